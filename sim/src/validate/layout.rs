@@ -4,6 +4,7 @@ use super::notes;
 use super::runs::Run;
 use super::shape::{Shape, is_packed};
 use crate::framework::Framework;
+use crate::says::says;
 use forebay_compiler::overlap::Passes;
 use forebay_compiler::shard::{CpAlgo, Cut, EtpGather, Order, Strategy};
 use forebay_pipeline::{Kind, Placement};
@@ -105,11 +106,13 @@ pub fn filled(run: &Run, shape: &Shape, framework: &Framework) -> Vec<Run> {
     let rows = of("mbs", run.number("mbs").is_none(), &[1, 2, 4, 8]);
     // (Schedules that a row names have the parts that they have.)
     let listed = stated_stages(run, shape.layers(), pp, 1).is_some();
-    let interleaves = run.number("vpp").is_none() && pp > 1 && notes::schedule(run).is_none() && !listed;
+    let usual = framework.interleaves || says(&run.text.to_lowercase(), "interleaved");
+    let interleaves = usual && run.number("vpp").is_none() && pp > 1 && notes::schedule(run).is_none() && !listed;
     // Embedding and loss may count as layers of their own: 126 layers in 16 stages of 8.
     let whole = [0, 1, 2].map(|ends| shape.layers() + ends).into_iter().find(|n| n.is_multiple_of(pp));
     let layers = whole.unwrap_or(shape.layers()) / pp;
-    let mut chunks: Vec<u64> = of("vpp", interleaves, &[1, 2, layers / 4, layers / 2, layers]);
+    let parts = [1, 2, layers / 4, layers / 2, layers];
+    let mut chunks: Vec<u64> = of("vpp", interleaves, &parts);
     // Other cuts that are not even, and those of steps without whole rounds, are nobody's choice.
     chunks.retain(|&n| n == 1 || !interleaves || (n > 0 && (layers * pp).is_multiple_of(pp * n)));
     chunks.sort_unstable();
@@ -203,16 +206,21 @@ mod tests {
     /// 126 layers are 128 parts with embedding and loss: chunks of 2 and 4 are tried, and those that divide nothing are not.
     #[test]
     fn chunks_are_filled_where_layers_nearly_divide() {
-        let chunks = |layers: u32, pp: u32| -> Vec<u64> {
-            let columns = "layers,hidden,heads,ffn_hidden,vocab,seq_len,device,n_devices,tp,pp,mbs,gbs,step_time_s";
-            let table = format!("{columns}\n{layers},512,8,2048,32000,512,H100,{pp},1,{pp},1,32,1\n");
+        let of = |source: &str, layers: u32, pp: u32| -> Vec<u64> {
+            let columns =
+                "layers,hidden,heads,ffn_hidden,vocab,seq_len,device,n_devices,tp,pp,mbs,gbs,step_time_s,source";
+            let table = format!("{columns}\n{layers},512,8,2048,32000,512,H100,{pp},1,{pp},1,32,1,{source}\n");
             let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
             filled(&run, &Shape::of(&run, 1).expect("a shape"), &find(&known(), &run.text))
                 .iter()
                 .map(|run| run.degree("vpp"))
                 .collect()
         };
+        let chunks = |layers, pp| of("Megatron-LM", layers, pp);
         assert_eq!((chunks(126, 16), chunks(128, 16)), (vec![1, 2, 4, 8], vec![1, 2, 4, 8]));
+        // Systems whose pipelines have one part a stage, unless they are told otherwise.
+        assert_eq!([of("Megatron-DeepSpeed", 24, 4), of("a system", 24, 4)], [vec![1], vec![1]]);
+        assert_eq!(of("torchtitan Interleaved1F1B", 24, 4), [1, 2, 3, 6]);
         assert_eq!((chunks(24, 4), chunks(13, 8)), (vec![1, 2, 3, 6], vec![1]));
     }
 
@@ -267,6 +275,6 @@ mod tests {
         assert_eq!(of("ZB-V"), (1, 2, Order::Published(Kind::ZbV)));
         assert_eq!(of("DualPipe"), (1, 1, Order::Published(Kind::DualPipe)));
         assert_eq!(of("num-layer-list=7,8,8,9"), (1, 1, Order::Published(Kind::OneFOneB)));
-        assert!(of("").0 > 1);
+        assert!(of("Megatron-LM").0 > 1);
     }
 }

@@ -1,19 +1,21 @@
 //! What a measured run's row says of its framework, precision and routing, beside its degrees: in words.
 
+mod hosts;
 mod kernels;
 mod routing;
 mod zero;
 
-pub use routing::imbalance;
+pub use routing::{imbalance, node_limit};
 pub use zero::{has_replicas, said_zero, sharing_ranks, zero};
 
 use super::family::Family;
 use super::runs::Run;
 use crate::framework::Framework;
-use crate::says::{number_of, said, said_any, says};
+use crate::says::{said, said_any, says};
 use forebay_compiler::shard::CpAlgo;
 use forebay_cost::Precision;
 use forebay_pipeline::Kind;
+use hosts::host_optimizer;
 use kernels::{attention, graphs};
 use regex_lite::Regex;
 use routing::{capacity, drops_alone, routing};
@@ -126,7 +128,8 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     let text = run.text.to_lowercase();
     let has = |option: &str| says(&text, option);
     let any = |options: &[&str]| options.iter().any(|option| has(option));
-    framework.deduplicates |= any(&["deepep", "hybridep"]);
+    // (Choosing among few nodes is for sending a token to each of them once.)
+    framework.deduplicates |= any(&["deepep", "hybridep"]) || node_limit(&text).is_some_and(|nodes| nodes > 0);
     // Their kernels take the number of rows from device memory.
     framework.experts_wait &= !framework.deduplicates;
     // With a capacity for each expert all arrays have sizes that are known beforehand.
@@ -178,10 +181,7 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     if !has("graph settings from head") {
         framework.graphs = graphs(&text).unwrap_or(framework.graphs);
     }
-    let nowhere = || AWAY.captures_iter(&text).any(|found| found.get(1).is_some());
-    if said_any(&text, &HOST_OPTIMIZER) == Some(true) && !nowhere() {
-        framework.host_optimizer_gbps = HOST_OPTIMIZER_GBPS;
-    }
+    framework.host_optimizer_gbps = host_optimizer(&text).unwrap_or(framework.host_optimizer_gbps);
     framework.attention = attention(&text, &framework);
     let in_fp8 = ["fp8 dot product attention", "fp8 attention", "attention in fp8"];
     framework.attention_fp8 = said_any(&text, &in_fp8).unwrap_or(framework.attention_fp8);
@@ -201,35 +201,6 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     }
     framework
 }
-
-/// What says that the optimizer runs on hosts. (Megatron-Core's `cpu-offloading` is of activations.)
-const HOST_OPTIMIZER: [&str; 6] = [
-    "offload_optimizer",
-    "optimizer offload",
-    "optimizer offloading",
-    "cpu optimizer",
-    "optimizer cpu offload",
-    "zero-offload",
-];
-
-/// The same with what its device is or its part (`"offload_optimizer": {"device": "none"}`, `optimizer_offload_fraction=0.0`): nowhere.
-static AWAY: LazyLock<Regex> = LazyLock::new(|| {
-    let pattern = r#"(?:offload[-_ ]optimizer|optimizer[-_ ](?:cpu[-_ ])?offload)(?:[-_ .](?:device|fraction))?["':={\s]*(?:device["':=\s]*)?(none|null|false|off|0(?:\.0*)?\b)?"#;
-    Regex::new(pattern).expect("the pattern is right")
-});
-
-/// GB/s of AdamW there: what makes published pairs of runs of DeepSpeed differ as they do, 7 billion parameters of a node with eight A800 by 18 to 22 s a step.
-const HOST_OPTIMIZER_GBPS: f64 = 9.0;
-
-/// On how many nodes the experts of a token are at most, where a row says or denies that it is not all.
-pub fn node_limit(text: &str) -> Option<u32> {
-    let text = text.to_lowercase();
-    let number = NODE_LIMIT.iter().find_map(|words| number_of(&text, words)).map(|nodes| nodes as u32);
-    number.or_else(|| (said_any(&text, &NODE_LIMIT) == Some(false)).then_some(0))
-}
-
-/// What says how many nodes the experts of a token are on at most.
-const NODE_LIMIT: [&str; 2] = ["node-limited routing", "node-limited"];
 
 /// What says, or denies, that context-parallel ranks have positions from both ends.
 const EVEN_CONTEXT: [&str; 3] = ["context parallel load balance", "cp load balance", "balanced ring"];
@@ -429,6 +400,8 @@ mod tests {
         let of = |notes: &str| as_stated("64", notes, Framework::default());
         let v3 = of("FP8 dispatch, DeepEP; node-limited routing to 4 nodes; DualPipe");
         assert!(v3.dispatch_fp8 && v3.deduplicates && v3.node_limit == 4 && v3.hidden_ep == PAIRED);
+        let few = ["node-limited routing (4 nodes)", "node-limited routing", "no node-limited routing"].map(of);
+        assert_eq!(few.map(|of| (of.node_limit, of.deduplicates)), [(4, true), (0, false), (0, false)]);
         let none = of("no fp8 dispatch");
         assert!(!none.dispatch_fp8 && none.node_limit == 0 && none.hidden_ep == 0.0);
     }

@@ -16,10 +16,11 @@ pub fn recomputes(run: &Run) -> Result<Vec<(Recompute, Option<String>)>, String>
     if recompute_is_stated(run) {
         return Ok(vec![(recompute(run)?, None)]);
     }
-    if let Some(of_options) = of_options(&run.text.to_lowercase()) {
+    let text = run.text.to_lowercase();
+    if let Some(of_options) = policy(run, &text).or_else(|| of_options(&text)) {
         return Ok(vec![(of_options, None)]);
     }
-    let elementwise = Recompute { parts: parts_of(&[(Kind::Vector, 0.6)]), layers: vec![] };
+    let elementwise = Recompute { parts: parts_of(&[(Kind::Vector, ELEMENTWISE)]), layers: vec![] };
     let ways = [(Recompute::default(), "none"), (elementwise, "norm, act"), (Recompute::full(), "full")];
     Ok(ways.map(|(way, name)| (way, Some(format!("recompute = {name}")))).to_vec())
 }
@@ -33,6 +34,9 @@ pub fn recompute(run: &Run) -> Result<Recompute, String> {
     let value = text.strip_prefix("recompute").map(str::trim_start).and_then(|rest| rest.strip_prefix(['=', ':']));
     let text = value.map_or(text.as_str(), str::trim_start);
     let begin = first_words(text);
+    if let Some(policy) = policy(run, text) {
+        return Ok(policy);
+    }
     // What PyTorch calls selective is as torchtitan has it (`op`, below), where nothing is named.
     if SELECTIVE.contains(&begin.as_str()) {
         let by_op = || Recompute { parts: parts_of(&BY_OP), layers: vec![] };
@@ -175,13 +179,59 @@ fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
     (!parts.is_empty()).then(|| Recompute { parts: parts_of(&parts), layers: vec![] })
 }
 
-/// The part of a dense layer's products that are its MLP's, with a gate: attention's are four matrices of the width, two of them narrower where there are fewer key heads.
+/// The part of a dense layer's products that are its MLP's.
 fn part_of_mlp(run: &Run) -> f64 {
+    parts_of_products(run).mlp
+}
+
+/// Parts of a dense layer's products.
+struct OfProducts {
+    qkv: f64,
+    out: f64,
+    mlp: f64,
+}
+
+/// An MLP has a gate; attention's are four matrices of the width, two of them narrower where there are fewer key heads.
+fn parts_of_products(run: &Run) -> OfProducts {
     let of = |name: &str| run.degree(name) as f64;
     let keys = run.number("kv_heads").map_or(1.0, |kv| kv as f64 / of("heads").max(1.0));
-    let (attention, mlp) = ((2.0 + 2.0 * keys) * of("hidden"), 3.0 * of("ffn_hidden"));
-    mlp / (attention + mlp).max(1.0)
+    let (qkv, out, mlp) = ((1.0 + 2.0 * keys) * of("hidden"), of("hidden"), 3.0 * of("ffn_hidden"));
+    let all = (qkv + out + mlp).max(1.0);
+    OfProducts { qkv: qkv / all, out: out / all, mlp: mlp / all }
 }
+
+/// What MaxText's `remat_policy` makes again, where a text names one of its policies (`MaxText/layers/decoders.py`): they say which results of products, and whether attention's, are kept, on
+/// the device or on the host. What is between products is made again in all of them.
+fn policy(run: &Run, text: &str) -> Option<Recompute> {
+    let named = POLICY.captures(text).map(|found| found[1].to_string());
+    let name = named.unwrap_or_else(|| text.split(['(', ',', ';', ' ']).next().unwrap_or_default().to_string());
+    let OfProducts { qkv, out, mlp } = parts_of_products(run);
+    // (Of an MLP's three matrices two are before its activation.)
+    let inner = 2.0 / 3.0;
+    let (attention, products, experts) = match name.as_str() {
+        "minimal_with_context" | "minimal_flash" => (0.0, 0.0, 0.0),
+        "minimal" | "minimal_offloaded" => (1.0, 0.0, 0.0),
+        "save_dot_with_context_except_mlp" => (0.0, mlp, 1.0),
+        "save_dot_except_mlp" => (1.0, mlp, 1.0),
+        "save_dot_except_mlpwi" => (1.0, inner * mlp, inner),
+        "save_qkv_proj" | "qkv_proj_offloaded" => (1.0, out + mlp, 1.0),
+        "save_out_proj" => (1.0, qkv + mlp, 1.0),
+        _ => return None,
+    };
+    let parts = [
+        (Kind::Attention, attention),
+        (Kind::Products, products),
+        (Kind::ExpertProducts, experts),
+        (Kind::Vector, ELEMENTWISE),
+    ];
+    Some(Recompute { parts: parts_of(&parts), layers: vec![] })
+}
+
+static POLICY: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r#"\bremat[-_ ]policy["' =:]+([a-z_]+)"#).expect("the pattern is right"));
+
+/// The part of the work between products that norms and activations are.
+const ELEMENTWISE: f64 = 0.6;
 
 /// What stands before a remark, without quotes and in words.
 fn first_words(text: &str) -> String {
@@ -265,6 +315,12 @@ mod tests {
         };
         assert!((0.82..0.83).contains(&part("selective: mlp")));
         assert_eq!(part("selective: mlp mlp"), part("selective: mlp"));
+        // Products that policies of MaxText keep are not made again.
+        let policies = ["minimal_flash", "save_dot_with_context_except_mlp", "save_out_proj", "remat_policy: full"];
+        let [none, mlp, but_out, all] = policies.map(part);
+        assert_eq!((none, mlp, all), (0.0, part("selective: mlp"), 1.0));
+        assert!((1.0 - but_out - 1.0 / 12.75).abs() < 1e-9, "{but_out}");
+        assert_eq!(part("remat_policy=save_out_proj"), but_out);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::family::Family;
 use super::runs::Run;
 use crate::says::{number_of, said_any, says};
 pub use words::is_packed;
-use words::{UNGATED, WINDOW, documents, experts_every, full_every, is_gated, latent};
+use words::{UNGATED, WINDOW, documents, experts_every, full_every, is_gated, latent, predicts_further};
 
 /// Sizes of latent attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -119,7 +119,7 @@ impl Shape {
             tied: false,
             plain_experts: experts > 0 && !is_gated(&text) && UNGATED.iter().any(|words| says(&text, words)),
             experts_every: experts_every(&text, &family),
-            mtp: says(&text, "mtp layer included"),
+            mtp: predicts_further(&text),
             documents: documents(&text),
             family,
         };
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_are_read() {
+    fn what_rows_are_made_of_is_read() {
         let tokens = |notes: &str| of_row("head_dim", "16", notes).expect("a shape").documents();
         for (notes, want) in [
             ("packed documents of 2,048 tokens", Some(2048)),
@@ -573,6 +573,9 @@ mod tests {
         ] {
             assert_eq!(tokens(notes), want, "{notes}");
         }
+        let further = |notes: &str| of_row("head_dim", "16", notes).expect("a shape").mtp;
+        let words = ["MTP layer included", "MTP depth 1", "mtp_num_layers=1", "mtp_num_layers=0", "no MTP", ""];
+        assert_eq!(words.map(further), [true, true, true, false, false, false]);
         let packed = ["packing true", "SFT, packed sequences", "no packing", "packing=false", "unpacked"];
         assert_eq!(packed.map(is_packed), [true, true, false, false, false]);
         // In all kinds of layers, and behind them.

@@ -2,7 +2,7 @@
 
 use super::Run;
 use crate::framework::Framework;
-use crate::says::{is_denied, number_of, says, spaced};
+use crate::says::{is_denied, number_of, said_any, says, spaced};
 use regex_lite::{Match, Regex};
 use std::sync::LazyLock;
 
@@ -31,6 +31,23 @@ pub(super) fn drops_alone(text: &str) -> bool {
 
 /// More than that is another number.
 const MOST_CAPACITY: f64 = 64.0;
+
+/// On how many nodes the experts of a token are at most, where a row says or denies that it is not all: `node-limited routing to 4 nodes`, `node-limited routing (4 nodes)`.
+pub fn node_limit(text: &str) -> Option<u32> {
+    static IN_BRACKETS: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"node[- ]limited(?: routing)? \((?:to |at most )?(\d+) nodes?\)").expect("the pattern is right")
+    });
+    let text = text.to_lowercase();
+    let number = NODE_LIMIT.iter().find_map(|words| number_of(&text, words)).map(|nodes| nodes as u32);
+    let in_brackets = || IN_BRACKETS.captures(&text)?[1].parse().ok();
+    match said_any(&text, &NODE_LIMIT) {
+        Some(false) => Some(0),
+        _ => number.or_else(in_brackets),
+    }
+}
+
+/// What says how many nodes the experts of a token are on at most.
+const NODE_LIMIT: [&str; 2] = ["node-limited routing", "node-limited"];
 
 /// Who chooses experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,8 +22,13 @@ pub fn said_zero(run: &Run, framework: &Framework) -> Option<u32> {
     let stage = if whole { 1 } else { 3 - u32::from(once) };
     let sharded = || is_fully_sharded(&text).then_some(stage);
     let shared = || said_any(&text, &options).map(u32::from);
-    numbered_zero(run).or_else(sharded).or_else(shared)
+    // (Parameters are gathered where the optimizer has a part of them.)
+    let gathered = || GATHERED.iter().any(|words| says(&text, words)).then_some(1);
+    numbered_zero(run).or_else(sharded).or_else(shared).or_else(gathered)
 }
+
+/// Options of Megatron-Core and NeMo that only a distributed optimizer has.
+const GATHERED: [&str; 3] = ["overlap-param-gather", "overlap-param-sync", "distributed_fused_adam"];
 
 /// Does a row say that each rank has everything?
 pub fn has_replicas(run: &Run) -> bool {
@@ -253,6 +258,8 @@ mod tests {
         assert_eq!(zero(&run, &Framework::default()), 2);
         let denied = ["no ZeRO", "NeMo without ZeRO", "ZeRO disabled", "use_zero=False", "zero=off"];
         assert_eq!(denied.map(of), [0; 5]);
+        let gathered = ["Megatron-LM --overlap-param-gather", "Megatron-LM overlap_param_gather=False", "Megatron-LM"];
+        assert_eq!(gathered.map(of), [1, 0, 0]);
         let numbers = ["no ZeRO-3", "DeepSpeed without ZeRO-3", "ZeRO-3 disabled", "ZeRO-3: off", "no ZeRO-3; ZeRO-1"];
         assert_eq!(numbers.map(of), [0, 0, 0, 0, 1]);
         let denied = [

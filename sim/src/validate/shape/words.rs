@@ -74,6 +74,12 @@ pub fn is_packed(text: &str) -> bool {
 /// What says that they are.
 const PACKED: [&str; 5] = ["packing", "packed sequences", "packed documents", "packed rows", "packed samples"];
 
+/// Is there a layer that predicts one token further? Models have one that is not trained with them, so that a name alone does not say it.
+pub fn predicts_further(text: &str) -> bool {
+    const DEPTHS: [&str; 3] = ["mtp depth", "mtp num layers", "num nextn predict layers"];
+    says(text, "mtp layer included") || DEPTHS.iter().any(|words| number_of(text, words) == Some(1.0))
+}
+
 /// Every second one.
 const EVERY_OTHER: [&str; 3] = ["every other layer", "every second layer", "alternate layers"];
 
