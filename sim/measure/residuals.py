@@ -5,7 +5,7 @@
 
 For each system with 20 runs or more: the errors as they are, and what would be left if a smooth function of the run's sizes and degrees were added to the logarithm of each prediction. That
 function is the mean of a Gaussian process (Rasmussen and Williams, 2006, section 2.2; squared exponential, one length for all columns), each run by the one that has not seen it (section
-5.4.2). Length and noise are those of a grid that leave the least at the 90th percentile, so that what is printed is on the hopeful side. Where it leaves as much as there is, no term that goes by
+5.4.2). Length and noise are those of a grid that leave the least at the 90th percentile, so that what is printed is on the hopeful side; runs that are there twice tell of each other. Where it leaves as much as there is, no term that goes by
 these columns would help. Needs numpy.
 """
 import csv
@@ -26,13 +26,13 @@ def number(row, column):
         return 1.0
 
 
-def features(row, measured):
-    """Binary logarithms of sizes and degrees, and of the step's time."""
+def features(row):
+    """Binary logarithms of sizes and degrees."""
     degrees = [number(row, name) for name in ("tp", "pp", "cp")]
     dp = max(number(row, "n_devices") / np.prod(degrees), 1.0)
     micro = number(row, "gbs") / dp / number(row, "mbs")
     sizes = [number(row, name) for name in ("hidden", "layers", "seq_len", "vocab", "experts", "ep", "vpp", "mbs")]
-    return np.log2([*sizes, *degrees, dp, max(micro, 1.0), measured])
+    return np.log2([*sizes, *degrees, dp, max(micro, 1.0)])
 
 
 def left_out(x, y):
@@ -53,7 +53,8 @@ def left_out(x, y):
 def main():
     table, told = sys.argv[1:]
     with open(table, newline="") as file:
-        rows = {row["id"]: row for row in csv.DictReader(file)}
+        lowered = [{(name or "").strip().lower(): value for name, value in row.items()} for row in csv.DictReader(file)]
+        rows = {row["id"]: row for row in lowered}
     with open(told) as file:
         runs = json.load(file)["rows"]
     print(f"{'system':24} {'runs':>5}   errors as they are   with what their columns say")
@@ -62,7 +63,7 @@ def main():
         if len(of) < FEWEST:
             continue
         errors = np.array([abs(run["error"]) for run in of])
-        x = np.array([features(rows[run["id"]], run["measured_s"]) for run in of])
+        x = np.array([features(rows[run["id"]]) for run in of])
         rest = left_out(x, np.log([run["predicted_s"] / run["measured_s"] for run in of]))
         shown = [f"{100 * np.median(e):6.1f} / {100 * np.quantile(e, 0.9):4.1f} %" for e in (errors, rest)]
         print(f"{system:24} {len(of):5}   {shown[0]:18}   {shown[1]}")

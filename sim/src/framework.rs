@@ -82,6 +82,8 @@ pub struct Framework {
     pub bucket_mb: f64,
     /// Are layers shared out over stages by their work, embedding and head counted, rather than by number?
     pub balances_head: bool,
+    /// Do routers choose experts where nobody says what does? (Benchmarks of Megatron-Core and its kin mostly force them to balance.)
+    pub real_routing: bool,
     /// May its pipelines be interleaved where nobody says in how many parts stages are (its usual schedule, not one that has to be named)?
     pub interleaves: bool,
     /// The part of tensor-parallel communication that is cut up and hidden behind products.
@@ -357,6 +359,7 @@ impl Default for Framework {
             clip_traffic: 0.0,
             bucket_mb: 0.0,
             balances_head: false,
+            real_routing: false,
             interleaves: true,
             hidden_tp: 0.0,
             cuts_up_dense: false,

@@ -104,6 +104,8 @@ mod tests {
             let text = format!("Megatron-Bridge performance summary, {release} NeMo Container; {notes}");
             assert_eq!(name(&text, device, precision, true), want, "{release} {notes} {device}");
         }
+        let of_pytorch = |mixture: bool| name("a trainer, native PyTorch, FSDP2", "H100", Bf16, mixture);
+        assert_eq!((of_pytorch(true), of_pytorch(false)), ("pytorch-mixtures".into(), "eager".into()));
         let dense = "Megatron-Bridge performance summary, 26.06 NeMo Container";
         assert_eq!(name(dense, "GB200", Mxfp8, false), "megatron-core");
         assert_eq!(name("NVIDIA dgxc-benchmarking 25.05", "GB200", Bf16, true), "nemo-mixtures");

@@ -81,14 +81,11 @@ pub(crate) fn is_denied(before: &str, behind: &str) -> bool {
         Some(value) => (true, value.trim_start_matches(BETWEEN)),
         None => (false, behind),
     };
-    let (value, rest) = value.split_at(value.find(|c| !is_word(c) && c != '.').unwrap_or(value.len()));
-    let value = value.trim_end_matches('.');
-    // (`ZeRO: no offload` denies what comes next.)
-    let is_of_next = value == "no" && rest.trim_start_matches(' ').starts_with(is_word);
+    let value = value.split(|c| !is_word(c) && c != '.').next().unwrap_or_default().trim_end_matches('.');
     is_compared(before)
         || BEFORE.contains(&word)
         || UNUSED.iter().any(|words| behind.starts_with(words))
-        || if given { BEHIND.contains(&value) && !is_of_next } else { ALONE.contains(&value) }
+        || if given { BEHIND.contains(&value) } else { ALONE.contains(&value) }
 }
 
 /// The number that a text gives a phrase (`capacity factor 1.25`, `capacity_factor=2`, `--moe-expert-capacity-factor: "1.5"`), where it says the phrase by itself and gives it one.

@@ -19,8 +19,8 @@ use forebay_compiler::pipeline::CompileOptions;
 use forebay_compiler::schedule::Gradients;
 use forebay_cost::{Cluster, Precision, Release};
 use forebay_plan::{DType, Instruction, Kernel, Plan};
-use forebay_sim::documents::stay_within;
-use forebay_sim::framework::Framework;
+use forebay_sim::documents::{Within, stay_within};
+use forebay_sim::framework::{AttentionName, Framework};
 use forebay_sim::lower::Recompute;
 use forebay_sim::report::{Options, Report};
 use forebay_sim::routes::domains;
@@ -140,7 +140,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let (mut plan, strategy) = (compiled.plan, compiled.strategy.to_string());
     // (What is written is what is run, whatever the data.)
     let as_run = args.output.as_ref().map(|_| plan.to_bytes());
-    let documents = documents(args.document_tokens, &mut plan)?;
+    let documents = documents(args.document_tokens, &mut plan, &framework)?;
     spinner.says("simulating");
     let options = Options {
         framework: framework.for_models(!has_experts(&plan)).for_chunks(chunks),
@@ -325,17 +325,21 @@ fn notes(plan: &Plan, cluster: &Cluster, options: &Options) -> Vec<String> {
 }
 
 /// Lets attention that stays within documents see as much as these have, and says what they are taken to have.
-fn documents(tokens: Option<u64>, plan: &mut Plan) -> Result<Option<String>, Failure> {
+fn documents(tokens: Option<u64>, plan: &mut Plan, framework: &Framework) -> Result<Option<String>, Failure> {
     let row = plan.settings.seq;
-    let any = stay_within(plan, tokens.unwrap_or(row));
+    let any = stay_within(plan, tokens.unwrap_or(row), Within::Marked);
+    let whole = if framework.attention == AttentionName::Unfused {
+        format!("; {} writes all scores of a row to memory, whatever is masked", framework.name)
+    } else {
+        String::new()
+    };
     match tokens {
         Some(_) if !any => Err(Failure::Input(
-            "--document-tokens: no attention of this model stays within documents\n  = help: it does with `documents` among the model's inputs and `doc = documents` in a call of `attention` or `mla`: docs/language.md, \"Inputs\"".into(),
+            "--document-tokens: no causal attention of this model stays within documents\n  = help: it does with `documents` among the model's inputs and `doc = documents` in a call of `attention` or `mla`: docs/language.md, \"Inputs\"".into(),
         )),
-        Some(tokens) => Ok(Some(format!(
-            "attention is priced within documents of {} tokens in the mean; MFU counts it as of whole rows",
-            tokens.min(row)
-        ))),
+        Some(tokens) => {
+            Ok(Some(format!("attention is within documents of {} tokens in the mean{whole}", tokens.min(row))))
+        }
         None => Ok(any.then(|| "attention within documents is priced as if each filled a row; --document-tokens says how long they are".into())),
     }
 }

@@ -710,7 +710,9 @@ fn documents_have_a_length() {
         ["512", "4096", "8192"].map(|tokens| step(&bench, &[&fixed[..], &["--document-tokens", tokens]].concat()));
     assert!(steps[0] < steps[1] && steps[1] < steps[2] && steps[2] == step(&bench, &fixed), "{steps:?}");
     assert!(of(&[]).contains("note: attention within documents is priced as if each filled a row"));
-    assert!(of(&["--document-tokens", "512"]).contains("within documents of 512 tokens in the mean"));
+    assert!(of(&["--document-tokens", "512"]).contains("attention is within documents of 512 tokens in the mean"));
+    let other = of(&["--document-tokens", "512", "--framework", "megatron-deepspeed"]);
+    assert!(other.contains("megatron-deepspeed writes all scores of a row to memory"), "{other}");
     // What is written is what runs, whatever the data.
     let written = |more: &[&str]| bench.run(&[&fixed[..], &["-o", "a.plan"], more].concat()).ok();
     let bytes = |more: &[&str]| {
@@ -719,5 +721,5 @@ fn documents_have_a_length() {
     };
     assert_eq!(bytes(&[]), bytes(&["--document-tokens", "512"]));
     let run = bench.run(&["simulate", "model.moe", "--cluster", "h100", "--document-tokens", "64"]);
-    run.fails(&["no attention of this model stays within documents", "doc = documents"]);
+    run.fails(&["no causal attention of this model stays within documents", "doc = documents"]);
 }

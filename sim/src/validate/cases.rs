@@ -5,7 +5,7 @@ use super::shape::Shape;
 use super::{Comparison, OutOfMemory, Row};
 use super::{layout, notes, recompute, site};
 use crate::clock;
-use crate::documents::stay_within;
+use crate::documents::{Within, stay_within};
 use crate::framework::Framework;
 use crate::lower::Recompute;
 use crate::matches::{About, position};
@@ -221,6 +221,8 @@ impl Case {
         heard.extend(site::heard_of_release(run, &clusters[self.cluster]));
         let is_fp8 = matches!(notes::precision(run)?, Precision::Fp8 | Precision::Mxfp8);
         let limited = framework.node_limit > 0 && framework.deduplicates && notes::node_limit(&run.text).is_none();
+        let rows = notes::assumed_imbalance(run, &framework);
+        assumed.extend(rows.map(|rows| format!("rows of the busiest rank = {rows} of the mean")));
         assumed.extend(limited.then(|| format!("experts of a token on {} nodes", framework.node_limit)));
         assumed.extend(site::assumed_release(run, &clusters[self.cluster]));
         assumed.extend((is_fp8 && device.cube.fp8.is_none()).then(|| "fp8 at the rate of bf16".to_string()));
@@ -424,7 +426,7 @@ fn compiled(shape: &Shape, strategy: &Strategy, micros: &[u32], how: &How) -> Re
     let mut plans = compiled.map_err(|error| format!("{strategy}: {error}"))?;
     if let Some(tokens) = shape.documents() {
         for plan in &mut plans {
-            stay_within(plan, tokens);
+            stay_within(plan, tokens, Within::All);
         }
     }
     Ok(plans)

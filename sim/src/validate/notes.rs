@@ -5,7 +5,7 @@ mod kernels;
 mod routing;
 mod zero;
 
-pub use routing::{imbalance, node_limit};
+pub use routing::{assumed_imbalance, imbalance, node_limit};
 pub use zero::{has_replicas, said_zero, sharing_ranks, zero};
 
 use super::family::Family;
@@ -128,8 +128,7 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     let text = run.text.to_lowercase();
     let has = |option: &str| says(&text, option);
     let any = |options: &[&str]| options.iter().any(|option| has(option));
-    // (Choosing among few nodes is for sending a token to each of them once.)
-    framework.deduplicates |= any(&["deepep", "hybridep"]) || node_limit(&text).is_some_and(|nodes| nodes > 0);
+    framework.deduplicates |= any(&["deepep", "hybridep"]);
     // Their kernels take the number of rows from device memory.
     framework.experts_wait &= !framework.deduplicates;
     // With a capacity for each expert all arrays have sizes that are known beforehand.
@@ -401,7 +400,7 @@ mod tests {
         let v3 = of("FP8 dispatch, DeepEP; node-limited routing to 4 nodes; DualPipe");
         assert!(v3.dispatch_fp8 && v3.deduplicates && v3.node_limit == 4 && v3.hidden_ep == PAIRED);
         let few = ["node-limited routing (4 nodes)", "node-limited routing", "no node-limited routing"].map(of);
-        assert_eq!(few.map(|of| (of.node_limit, of.deduplicates)), [(4, true), (0, false), (0, false)]);
+        assert_eq!(few.map(|of| (of.node_limit, of.deduplicates)), [(4, false), (0, false), (0, false)]);
         let none = of("no fp8 dispatch");
         assert!(!none.dispatch_fp8 && none.node_limit == 0 && none.hidden_ep == 0.0);
     }

@@ -3,7 +3,7 @@
 use super::runs::Run;
 use crate::kind::{ByKind, Kind};
 use crate::lower::Recompute;
-use crate::says::{number_of, said_any, says};
+use crate::says::{is_denied, number_of, said_any, says};
 use regex_lite::Regex;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -17,7 +17,8 @@ pub fn recomputes(run: &Run) -> Result<Vec<(Recompute, Option<String>)>, String>
         return Ok(vec![(recompute(run)?, None)]);
     }
     let text = run.text.to_lowercase();
-    if let Some(of_options) = policy(run, &text).or_else(|| of_options(&text)) {
+    let of_policy = named_policy(&text).and_then(|name| policy(run, name));
+    if let Some(of_options) = of_policy.or_else(|| of_options(&text)) {
         return Ok(vec![(of_options, None)]);
     }
     let elementwise = Recompute { parts: parts_of(&[(Kind::Vector, ELEMENTWISE)]), layers: vec![] };
@@ -34,7 +35,7 @@ pub fn recompute(run: &Run) -> Result<Recompute, String> {
     let value = text.strip_prefix("recompute").map(str::trim_start).and_then(|rest| rest.strip_prefix(['=', ':']));
     let text = value.map_or(text.as_str(), str::trim_start);
     let begin = first_words(text);
-    if let Some(policy) = policy(run, text) {
+    if let Some(policy) = BARE_POLICY.captures(text).and_then(|found| policy(run, &found[1])) {
         return Ok(policy);
     }
     // What PyTorch calls selective is as torchtitan has it (`op`, below), where nothing is named.
@@ -83,7 +84,8 @@ fn parts_of(parts: &[(Kind, f64)]) -> ByKind {
 
 /// Do these words of a row's notes say what is computed again?
 pub fn is_option(words: &str) -> bool {
-    of_options(&words.to_lowercase()).is_some()
+    let words = words.to_lowercase();
+    of_options(&words).is_some() || named_policy(&words).is_some_and(|name| kept(name).is_some())
 }
 
 /// What options of launch scripts have computed again (`--recompute-granularity full --recompute-method block --recompute-num-layers 4`, `gradient_checkpointing=True`), in a row's notes or in its column.
@@ -157,7 +159,7 @@ fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
     for word in words {
         match word {
             "attention" | "core_attn" => add(Kind::Attention, 1.0),
-            "layernorm" | "norm" => add(Kind::Vector, 0.35),
+            "layernorm" | "norm" | "rmsnorm" | "rms_norm" => add(Kind::Vector, 0.35),
             "act" | "moe_act" => add(Kind::Vector, 0.25),
             "mla_up_proj" => add(Kind::Products, 0.3),
             // Of a mixture only the dense layers have one.
@@ -184,51 +186,91 @@ fn part_of_mlp(run: &Run) -> f64 {
     parts_of_products(run).mlp
 }
 
-/// Parts of a dense layer's products.
+/// Parts of a model's products, those of experts left out.
 struct OfProducts {
     qkv: f64,
     out: f64,
     mlp: f64,
 }
 
-/// An MLP has a gate; attention's are four matrices of the width, two of them narrower where there are fewer key heads.
+/// An MLP has a gate; attention's are four matrices of the width, two of them narrower where there are fewer key heads. Of a mixture dense layers and shared experts have MLPs.
 fn parts_of_products(run: &Run) -> OfProducts {
     let of = |name: &str| run.degree(name) as f64;
     let keys = run.number("kv_heads").map_or(1.0, |kv| kv as f64 / of("heads").max(1.0));
-    let (qkv, out, mlp) = ((1.0 + 2.0 * keys) * of("hidden"), of("hidden"), 3.0 * of("ffn_hidden"));
+    let heads = run.head.parse::<f64>().map_or(of("hidden"), |head| head * of("heads"));
+    let some = |name: &str| run.number(name).unwrap_or(0) as f64;
+    let width = if some("experts") > 0.0 {
+        let dense = (some("dense_layers") / of("layers")).min(1.0);
+        dense * some("ffn_hidden") + (1.0 - dense) * some("shared_experts") * some("moe_ffn_hidden")
+    } else {
+        some("ffn_hidden")
+    };
+    let (qkv, out, mlp) = ((1.0 + 2.0 * keys) * heads, heads, 3.0 * width);
     let all = (qkv + out + mlp).max(1.0);
     OfProducts { qkv: qkv / all, out: out / all, mlp: mlp / all }
 }
 
-/// What MaxText's `remat_policy` makes again, where a text names one of its policies (`MaxText/layers/decoders.py`): they say which results of products, and whether attention's, are kept, on
-/// the device or on the host. What is between products is made again in all of them.
-fn policy(run: &Run, text: &str) -> Option<Recompute> {
-    let named = POLICY.captures(text).map(|found| found[1].to_string());
-    let name = named.unwrap_or_else(|| text.split(['(', ',', ';', ' ']).next().unwrap_or_default().to_string());
+/// What a policy makes again: attention's kernel, query, key and value projections, output projections, and so much of MLPs and experts.
+struct Remade {
+    attention: bool,
+    qkv: bool,
+    out: bool,
+    mlp: f64,
+}
+
+/// What MaxText's `remat_policy` makes again, by its names (`get_remat_policy` of its decoders): they say which results of products, and whether attention's, are kept, on the device or on the
+/// host. What is between products is made again in all of them.
+fn kept(policy: &str) -> Option<Remade> {
+    let but = |attention, qkv, out, mlp| Some(Remade { attention, qkv, out, mlp });
+    match policy {
+        "minimal_with_context" | "minimal_flash" => but(false, false, false, 0.0),
+        "minimal" | "minimal_offloaded" => but(true, false, false, 0.0),
+        "save_dot_with_context_except_mlp" => but(false, false, false, 1.0),
+        "save_dot_except_mlp" => but(true, false, false, 1.0),
+        // (Of an MLP's three matrices two are before its activation.)
+        "save_dot_except_mlpwi" => but(true, false, false, 2.0 / 3.0),
+        "save_qkv_proj" | "qkv_proj_offloaded" => but(true, false, true, 1.0),
+        "save_out_proj" => but(true, true, false, 1.0),
+        _ => None,
+    }
+}
+
+/// The same of a run's model.
+fn policy(run: &Run, name: &str) -> Option<Recompute> {
+    if name == "none" {
+        return Some(Recompute::default());
+    }
+    let remade = kept(name)?;
     let OfProducts { qkv, out, mlp } = parts_of_products(run);
-    // (Of an MLP's three matrices two are before its activation.)
-    let inner = 2.0 / 3.0;
-    let (attention, products, experts) = match name.as_str() {
-        "minimal_with_context" | "minimal_flash" => (0.0, 0.0, 0.0),
-        "minimal" | "minimal_offloaded" => (1.0, 0.0, 0.0),
-        "save_dot_with_context_except_mlp" => (0.0, mlp, 1.0),
-        "save_dot_except_mlp" => (1.0, mlp, 1.0),
-        "save_dot_except_mlpwi" => (1.0, inner * mlp, inner),
-        "save_qkv_proj" | "qkv_proj_offloaded" => (1.0, out + mlp, 1.0),
-        "save_out_proj" => (1.0, qkv + mlp, 1.0),
-        _ => return None,
-    };
+    let part = |is: bool, part: f64| if is { part } else { 0.0 };
     let parts = [
-        (Kind::Attention, attention),
-        (Kind::Products, products),
-        (Kind::ExpertProducts, experts),
+        (Kind::Attention, part(remade.attention, 1.0)),
+        (Kind::Products, part(remade.qkv, qkv) + part(remade.out, out) + remade.mlp * mlp),
+        (Kind::ExpertProducts, remade.mlp),
+        // (Rows come to experts once more where what experts make of them is made again.)
+        (Kind::Ep, part(remade.mlp > 0.0, 1.0)),
         (Kind::Vector, ELEMENTWISE),
     ];
     Some(Recompute { parts: parts_of(&parts), layers: vec![] })
 }
 
+/// The policy that a text names as an option, and neither denies nor compares with.
+fn named_policy(text: &str) -> Option<&str> {
+    let named = |found: regex_lite::Captures<'_>| {
+        let whole = found.get(0)?;
+        (!is_denied(&text[..whole.start()], "")).then(|| found.get(1).map(|name| name.range()))?
+    };
+    let range = POLICY.captures_iter(text).find_map(named)?;
+    Some(&text[range])
+}
+
 static POLICY: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r#"\bremat[-_ ]policy["' =:]+([a-z_]+)"#).expect("the pattern is right"));
+
+/// A policy that a column begins with.
+static BARE_POLICY: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r#"^(?:remat[-_ ]policy["' =:]+)?([a-z_]+)["']?(?:$|[ ,;(])"#).expect("the pattern is right")
+});
 
 /// The part of the work between products that norms and activations are.
 const ELEMENTWISE: f64 = 0.6;
@@ -309,7 +351,7 @@ mod tests {
         let part = |words: &str| {
             let columns =
                 "layers,hidden,heads,kv_heads,ffn_hidden,vocab,seq_len,device,n_devices,gbs,step_time_s,recompute";
-            let table = format!("{columns}\n1,8192,64,8,28672,1,1,H100,1,1,1,{words}\n");
+            let table = format!("{columns}\n1,8192,64,8,28672,1,1,H100,1,1,1,\"{words}\"\n");
             let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
             recompute(&run).expect("it is known").parts[Kind::Products.number()]
         };
@@ -321,6 +363,27 @@ mod tests {
         assert_eq!((none, mlp, all), (0.0, part("selective: mlp"), 1.0));
         assert!((1.0 - but_out - 1.0 / 12.75).abs() < 1e-9, "{but_out}");
         assert_eq!(part("remat_policy=save_out_proj"), but_out);
+        let none = ["none; no remat_policy=minimal", "none (remat_policy=save_out_proj only in ablation)"];
+        assert_eq!((none.map(part), part("full, not remat_policy=minimal")), ([0.0; 2], 1.0));
+    }
+
+    /// Policies in notes are options; of a mixture experts are made again with the rows that come to them, and attention's products are kept.
+    #[test]
+    fn policies_are_read() {
+        let of = |notes: &str| {
+            let columns = "layers,dense_layers,hidden,heads,ffn_hidden,moe_ffn_hidden,experts,topk,vocab,seq_len,device,n_devices,gbs,step_time_s,notes_config";
+            let table = format!("{columns}\n4,0,64,4,256,64,8,2,64,64,H100,1,1,1,\"{notes}\"\n");
+            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+            let mut ways = recomputes(&run).expect("ways");
+            (ways.len() == 1).then(|| ways.remove(0).0.parts)
+        };
+        let but_mlp = of("MaxText; remat_policy=save_dot_except_mlp").expect("it is said");
+        let at = |kind: Kind| but_mlp[kind.number()];
+        assert_eq!([Kind::Products, Kind::ExpertProducts, Kind::Ep, Kind::Attention].map(at), [0.0, 1.0, 1.0, 1.0]);
+        assert_eq!(of("faster than remat_policy=minimal; remat_policy=full"), Some(Recompute::full().parts));
+        assert_eq!(of("remat_policy: none"), Some(Recompute::default().parts));
+        assert_eq!((of("a minimal trainer"), of("remat_policy=custom")), (None, None));
+        assert!(is_option("remat_policy=minimal") && !is_option("remat_policy=custom"));
     }
 
     #[test]
@@ -406,6 +469,7 @@ mod tests {
             ("selective AC: core_attn", "selective: core_attn"),
             ("selective (AC: attention, norm)", "selective: attention, norm"),
             ("selective AC, every 2nd layer", "selective: every 2nd layer"),
+            ("selective: RMSNorm", "selective: layernorm"),
         ] {
             assert_eq!(known(words), known(as_much_as), "{words}");
         }

@@ -273,15 +273,12 @@ impl Shape {
     /// Attention of a layer: the lines that add it to `x`, in one way or, where only some layers have a window, in two.
     fn attention(&self, norm: &str, theta: &str) -> String {
         let Shape { heads, kv_heads, head, .. } = *self;
-        let doc = if self.documents.is_some() { ", doc = documents" } else { "" };
         let call = |windowed: bool| match self.latent {
             None => {
                 let more = self.family.attention(windowed);
-                format!("attention({norm}@norm1(x), {heads}, {kv_heads}, {head}, theta = {theta}{more}{doc})")
+                format!("attention({norm}@norm1(x), {heads}, {kv_heads}, {head}, theta = {theta}{more})")
             }
-            Some(l) => {
-                format!("mla({norm}@norm1(x), {heads}, {}, {}, {}, {}, {}{doc})", l.q, l.kv, l.nope, l.rope, l.value)
-            }
+            Some(l) => format!("mla({norm}@norm1(x), {heads}, {}, {}, {}, {}, {})", l.q, l.kv, l.nope, l.rope, l.value),
         };
         if self.latent.is_none() && self.family.alternates() {
             let [with, without] = [true, false].map(call);
@@ -333,31 +330,25 @@ impl Shape {
             0 => format!("i < {dense_layers}"),
             every => format!("(i + 1) % {every} != 0"),
         };
-        let documents = if self.documents.is_some() { ", documents: token[batch, seq]" } else { "" };
-        // (Blocks see what they are given.)
-        let (of_layer, of_block) = match self.documents {
-            Some(_) => (", documents", ", documents[.., t]"),
-            None => ("", ""),
-        };
         let mut text = format!(
             "model Run(batch = 1, seq = {seq}, layers = {layers}, d = {hidden}, vocab = {vocab}) {{\n    \
-             input tokens: token[batch, seq], labels: token[batch, seq]{documents}\n    \
+             input tokens: token[batch, seq], labels: token[batch, seq]\n    \
              param embed[vocab, d] = normal(0.02){head_param}{positions}\n    \
-             x = {embedded}\n    repeat i in layers {{\n        x = layer(x{of_layer}, dense = {is_dense}{full})\n    }}\n    \
+             x = {embedded}\n    repeat i in layers {{\n        x = layer(x, dense = {is_dense}{full})\n    }}\n    \
              logits{}\n    nll = cross_entropy(logits, labels)\n    \
              loss ce = sum(nll over batch, seq) per sum(valid(labels) over batch, seq)\n",
             logits("x", "norm")
         );
         if mtp {
             text += &format!(
-                "    next = embed[max(labels, 0), d]\n    ahead = layer@mtp(mtp_join(x, next){of_layer}, dense = false{full_of_last})\n    \
+                "    next = embed[max(labels, 0), d]\n    ahead = layer@mtp(mtp_join(x, next), dense = false{full_of_last})\n    \
                  guess{}\n    later = labels_after(labels)\n    miss = cross_entropy(guess, later)\n    \
                  loss mtp_ce = sum(miss over batch, seq) per sum(valid(later) over batch, seq) weight 0.3\n",
                 logits("ahead", "mtp_norm")
             );
         }
         text += &format!(
-            "}}\n\nblock layer(x[.., t, d]{of_block}, dense{parameter}) {{\n{attention}    h = {norm}@norm2(x)\n{}    return x\n}}\n",
+            "}}\n\nblock layer(x[.., t, d], dense{parameter}) {{\n{attention}    h = {norm}@norm2(x)\n{}    return x\n}}\n",
             network.replace("        ", "    ")
         );
         if clamped {
@@ -567,26 +558,26 @@ mod tests {
             ("packing; documents of about 2k tokens", Some(2048)),
             ("document_length=1500", Some(1500)),
             ("mean document length 300; packing", Some(300)),
+            ("document length 4 Ki", Some(4096)),
+            ("documents of 512 tokens; no padding", Some(512)),
             ("documents of 3 sources", None),
+            ("document_length=2e3; document tokens 300B; document length 1_500", None),
+            ("maximum document length 2048", None),
+            ("no packing; documents of 512 tokens", None),
+            ("unlike documents of 512 tokens", None),
+            ("documents of 512 tokens without document masking", None),
             ("packing", None),
             ("", None),
         ] {
             assert_eq!(tokens(notes), want, "{notes}");
         }
         let further = |notes: &str| of_row("head_dim", "16", notes).expect("a shape").mtp;
-        let words = ["MTP layer included", "MTP depth 1", "mtp_num_layers=1", "mtp_num_layers=0", "no MTP", ""];
-        assert_eq!(words.map(further), [true, true, true, false, false, false]);
-        let packed = ["packing true", "SFT, packed sequences", "no packing", "packing=false", "unpacked"];
-        assert_eq!(packed.map(is_packed), [true, true, false, false, false]);
-        // In all kinds of layers, and behind them.
-        for (columns, values, notes) in [
-            ("head_dim", "16", "sliding window 128 in every other layer"),
-            ("head_dim,experts", "\"MLA q_lora=24 kv_lora=16 nope=8 rope=4 v=8\",8", "MTP layer included"),
-        ] {
-            let shape = of_row(columns, values, &format!("{notes}; document length 64")).expect("a shape");
-            let calls = shape.text().matches(", doc = documents)").count();
-            assert!(calls > 0 && calls == shape.text().matches("@norm1(x)").count(), "{}", shape.text());
-            loaded(&shape);
-        }
+        let words = ["MTP layer included", "MTP depth 1", "mtp_num_layers=1", "MTP depth 2"];
+        assert_eq!(words.map(further), [true; 4]);
+        let words = ["mtp_num_layers=0", "no MTP", "num_nextn_predict_layers=1; MTP not trained", "MTP", ""];
+        assert_eq!(words.map(further), [false; 5]);
+        let packed = ["packing true", "SFT, packed sequences", "packing=true; tp=2", "sequence packing"];
+        assert_eq!(packed.map(is_packed), [true; 4]);
+        assert_eq!(["no packing", "packing=false", "unpacked", "weight packing"].map(is_packed), [false; 4]);
     }
 }

@@ -35,8 +35,8 @@ const OFFLOADED_GBPS: f64 = 9.0;
 /// It is AdamW itself that is said to run there.
 const ADAMW_THERE: [&str; 3] = ["adamw on cpu", "adam on cpu", "adamw on the cpu"];
 
-/// What is left of published steps with it once the devices' part is predicted: 1.7 and 1.1 s for 8 billion parameters on hosts of eight H200 and B200 (130 and 210 GB/s), 3 s for 51 billion on
-/// one of eight H100. A host has 400 to 600 GB/s of memory: these have all of their cores at it, those above did not.
+/// What is left of published steps with it once the devices' part is predicted: 1.7 and 1.1 s for 8 billion parameters on hosts of eight H200 and B200 (130 and 210 GB/s), 3.2 s for 51 billion on
+/// one of eight H100 (440). A host has 400 to 600 GB/s of memory: these have all of their cores at it, those above did not.
 const ALL_CORES_GBPS: f64 = 150.0;
 
 #[cfg(test)]

@@ -85,6 +85,7 @@ pub fn imbalance(run: &Run, framework: &Framework) -> f64 {
         Some(Routing::Forced) => 1.0,
         Some(Routing::Real) => REAL_ROUTING,
         None if framework.is_ours() => 1.0,
+        None if framework.real_routing => REAL_ROUTING,
         None => UNKNOWN_ROUTING,
     };
     let unasked = Some(framework.capacity).filter(|factor| *factor > 0.0 && !real && !says(&text, "dropless"));
@@ -94,6 +95,14 @@ pub fn imbalance(run: &Run, framework: &Framework) -> f64 {
         Some(factor) => factor,
         None => routed,
     }
+}
+
+/// The same, where experts are on several ranks and nothing says how rows fall on them.
+pub fn assumed_imbalance(run: &Run, framework: &Framework) -> Option<f64> {
+    let text = run.text.to_lowercase();
+    let is_said = routing(&text).is_some() || capacity(&text).is_some() || framework.capacity > 0.0;
+    let matters = run.number("experts").unwrap_or(0) > 0 && run.degree("ep") > 1;
+    (matters && !is_said).then(|| imbalance(run, framework))
 }
 
 #[cfg(test)]
@@ -148,6 +157,16 @@ mod tests {
         };
         assert_eq!(["", "dropless", "real routing"].map(unasked), [1.25, UNKNOWN_ROUTING, REAL_ROUTING]);
         assert_eq!(unasked("capacity factor 2, padded"), 2.0);
+        // In PyTorch routers choose; what nobody says is told where it matters.
+        let of_profile = |name: &str, ep: u32, notes: &str| {
+            let framework = known().into_iter().find(|f| f.name == name).expect("a profile");
+            let run = run_of("experts,ep", &format!("8,{ep}"), notes);
+            (imbalance(&run, &framework), assumed_imbalance(&run, &framework))
+        };
+        assert_eq!(of_profile("torchtitan-eager", 8, ""), (REAL_ROUTING, Some(REAL_ROUTING)));
+        assert_eq!(of_profile("pytorch-mixtures", 8, "forced routing"), (1.0, None));
+        assert_eq!(of_profile("megatron-lm", 8, ""), (UNKNOWN_ROUTING, Some(UNKNOWN_ROUTING)));
+        assert_eq!(of_profile("megatron-lm", 1, ""), (UNKNOWN_ROUTING, None));
         // Room for a rank's rows is memory, and what drops nothing.
         assert_eq!(of("8", "moe_expert_rank_capacity_factor=1.5; router forced to balance"), 1.0);
         let waits =

@@ -53,11 +53,22 @@ pub fn sharing_ranks(run: &Run, framework: &Framework) -> Result<Option<u32>, St
     // Replicas by ranks that share, as PyTorch's meshes of both have them.
     let in_mesh = || {
         let found = HSDP_MESH.captures(&text)?;
-        let [replicas, shards] = [1, 2].map(|n| found[n].parse::<u64>().ok());
-        shards.filter(|shards| replicas.and_then(|n| n.checked_mul(*shards)) == Some(dp))
+        let whole = found.get(0)?;
+        let [replicas, shards] = [1, 2].map(|n| found[n].parse::<u64>().unwrap_or(u64::MAX));
+        let is_meant = !is_denied(&text[..whole.start()], &text[whole.end()..]);
+        is_meant.then_some((replicas, shards))
     };
     // (A 1 switches them on.)
-    let sharing = in_mesh().or_else(|| number(&SHARDS)).or_else(|| number(&SWITCHES).filter(|n| *n > 1));
+    let sharing = match number(&SHARDS) {
+        None => match in_mesh() {
+            Some((replicas, shards)) if replicas.checked_mul(shards) != Some(dp) => {
+                return Err(format!("HSDP of {replicas} × {shards} ranks is not of its {dp} data-parallel ranks"));
+            }
+            Some((_, shards)) => Some(shards),
+            None => number(&SWITCHES).filter(|n| *n > 1),
+        },
+        stated => stated,
+    };
     // Nobody says how many: as many as are in a node, in whole groups of experts or parts of one.
     let in_node = || {
         let row = run.degree("tp").saturating_mul(run.degree("cp"));
@@ -199,7 +210,8 @@ fn stage_of(before: &str, word: &str, after: &str) -> Option<u32> {
     let named = after.trim_start_matches(BETWEEN);
     let begins = |words: &[&str]| words.iter().any(|word| named.starts_with(word));
     let other = before.ends_with(|c: char| c.is_alphanumeric()) || before.ends_with("non-") || is_compared(before);
-    let denied = is_denied(before, after) || begins(&["disabled", "off", "false"]);
+    // (`ZeRO: no offload` denies what comes next.)
+    let denied = is_denied(before, after) && !begins(&["no offload"]) || begins(&["disabled", "off", "false"]);
     if other || after.starts_with(|c: char| c.is_alphabetic()) || begins(&["bubble"]) {
         return None;
     }
@@ -298,8 +310,10 @@ mod tests {
         let others = ["DeepSpeed MiCS mics_shard_size=16", "FSDP dp_replicate_size=4", "FSDP2 dcn_data_parallelism=4"];
         assert_eq!(others.map(some), [Some(16); 3]);
         assert_eq!(["HYBRID_SHARD", "FSDP hsdp=1", "FSDP use_hsdp=1"].map(some), [Some(8); 3]);
-        let meshes = ["HSDP 4x16", "FSDP hsdp=4x16", "HSDP (4 × 16)", "HSDP 3x16"];
-        assert_eq!(meshes.map(some), [Some(16), Some(16), Some(16), Some(8)]);
+        let meshes = ["HSDP 4x16", "FSDP hsdp=4x16", "HSDP (4 × 16)", "HSDP 2x32, dp_shard=16"];
+        assert_eq!(meshes.map(some), [Some(16); 4]);
+        assert_eq!(["no HSDP 4x16; FSDP", "FSDP instead of HSDP 4x16"].map(some), [None; 2]);
+        assert!(of(64, 1, "HSDP 3x16").is_err_and(|e| e.contains("3 × 16 ranks is not of its 64")));
         let slices = ["MaxText FSDP ici_fsdp_parallelism=8 ici_data_parallelism=2 dcn_data_parallelism=4"];
         assert_eq!(slices.map(some), [Some(8)]);
         let all = ["MaxText FSDP ici_fsdp_parallelism=8 dcn_fsdp_parallelism=8", "DeepSpeed ZeRO-3 mics_shard_size=-1"];

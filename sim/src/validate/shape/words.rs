@@ -1,7 +1,7 @@
 //! What a row says of its model beside its columns: in words.
 
 use super::Latent;
-use crate::says::{number_of, said_any, says, spaced};
+use crate::says::{is_denied, number_of, said, said_any, says, spaced};
 use crate::validate::family::Family;
 use regex_lite::Regex;
 use std::sync::LazyLock;
@@ -51,20 +51,27 @@ pub fn full_every(text: &str) -> Option<u64> {
 
 /// Tokens of a document in the mean, where a row says so: `packed documents of 2,048 tokens`, `document_length=2048`.
 pub fn documents(text: &str) -> Option<u64> {
-    static OF_TOKENS: LazyLock<Regex> = LazyLock::new(|| {
-        Regex::new(r"\bdocuments of (?:about )?(\d{1,3}(?:,\d{3})+|\d+)(k?) tokens").expect("the pattern is right")
+    static TOKENS: LazyLock<Regex> = LazyLock::new(|| {
+        let number = r"(\d{1,3}(?:,\d{3})+|\d+)( ?ki?\b)?";
+        let named = format!(r"(?:document[-_ ](?:length|tokens)|tokens of a document)[ =:]+{number}(?: tokens)?");
+        let pattern = format!(r"\b(?:documents of (?:about )?{number} tokens|{named})(?:$|[ ;,.)])");
+        Regex::new(&pattern).expect("the pattern is right")
     });
-    let named = DOCUMENTS.iter().find_map(|words| number_of(text, words)).map(|tokens| tokens as u64);
-    let described = || {
-        let found = OF_TOKENS.captures(text)?;
-        let number: u64 = found[1].replace(',', "").parse().ok()?;
-        number.checked_mul(if found[2].is_empty() { 1 } else { 1024 })
+    let is_mean = |before: &str| {
+        let word = before.trim_end().rsplit(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        !is_denied(before, "") && !["max", "maximum", "longest"].contains(&word)
     };
-    named.or_else(described).filter(|tokens| *tokens > 0)
+    let found =
+        TOKENS.captures_iter(text).find(|found| found.get(0).is_some_and(|all| is_mean(&text[..all.start()])))?;
+    let number = found.get(1).or_else(|| found.get(3))?.as_str().replace(',', "");
+    let thousands = found.get(2).or_else(|| found.get(4)).is_some();
+    let tokens = number.parse::<u64>().ok()?.checked_mul(if thousands { 1024 } else { 1 })?;
+    let whole = ["packing", "document mask", "document masking"].iter().any(|words| said(text, words) == Some(false));
+    // (Fewer are a number of something else.)
+    (tokens >= LEAST_OF_DOCUMENT && !whole).then_some(tokens)
 }
 
-/// What is called so is how many tokens a document has in the mean.
-const DOCUMENTS: [&str; 3] = ["document length", "document tokens", "tokens of a document"];
+const LEAST_OF_DOCUMENT: u64 = 16;
 
 /// Are rows packed with several documents?
 pub fn is_packed(text: &str) -> bool {
@@ -72,12 +79,26 @@ pub fn is_packed(text: &str) -> bool {
 }
 
 /// What says that they are.
-const PACKED: [&str; 5] = ["packing", "packed sequences", "packed documents", "packed rows", "packed samples"];
+const PACKED: [&str; 9] = [
+    "packing true",
+    "packing=true",
+    "packing: true",
+    "sequence packing",
+    "sample packing",
+    "packed sequences",
+    "packed documents",
+    "packed rows",
+    "packed samples",
+];
 
 /// Is there a layer that predicts one token further? Models have one that is not trained with them, so that a name alone does not say it.
 pub fn predicts_further(text: &str) -> bool {
     const DEPTHS: [&str; 3] = ["mtp depth", "mtp num layers", "num nextn predict layers"];
-    says(text, "mtp layer included") || DEPTHS.iter().any(|words| number_of(text, words) == Some(1.0))
+    const WITHOUT: [&str; 6] =
+        ["no mtp", "without mtp", "mtp disabled", "mtp off", "mtp not trained", "mtp is not trained"];
+    let text = spaced(text);
+    let is_there = says(&text, "mtp layer included") || DEPTHS.iter().any(|words| number_of(&text, words) >= Some(1.0));
+    is_there && !WITHOUT.iter().any(|words| text.contains(words))
 }
 
 /// Every second one.
