@@ -302,7 +302,7 @@ fn what_cannot_be_meant_is_said() {
     with(&["h100", "--strategy", "dp=1,mbs=8", "--devices", "16"]).fails(&["makes 1 rank ", "16 devices", "dp = 16"]);
     with(&["h100", "--strategy", "mbs=1", "--devices", "8"]).ok();
     with(&["h100", "--strategy", "mbs=8", "--framework", "x"])
-        .exits(2, &["there are eager, llm-foundry, maxtext, megatron-2022, "]);
+        .exits(2, &["there are eager, hai-llm, llm-foundry, maxtext, megatron-2022, "]);
     bench.write("load.txt", "1e308 1e308 1 1 1 1 1 1\n");
     with(&["h100", "--strategy", "ep=4,dp=4,mbs=2", "--tokens-per-expert", "load.txt"]).fails(&["too many"]);
     let one = ["h100", "--strategy", "mbs=8", "--trace", "x.json", "--html", "./x.json"];
