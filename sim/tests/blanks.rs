@@ -95,3 +95,21 @@ fn words_that_change_nothing_are_told() {
     );
     assert_eq!(of_table(&json).rows[0].unread, ["loss fusion", "NUMA"]);
 }
+
+/// Documents that rows are packed with are as long as rows where nobody says how long, and that is told; attention stays within shorter ones.
+#[test]
+fn documents_are_as_long_as_rows_unless_notes_say_so() {
+    let of = |notes: &str| {
+        let table = format!(
+            "id,source,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq_len,device,n_devices,cp,dp,mbs,gbs,precision,recompute,step_time_s\n\
+             a-1,a trainer; {notes},2,2048,8192,16,128,32000,16384,H100,8,2,4,1,8,BF16,none,1\n"
+        );
+        let row = of_table(&table).rows.remove(0);
+        (row.predicted_s, row.assumed.iter().any(|what| what == "documents as long as rows"))
+    };
+    let (whole, told) = of("");
+    assert!(!told);
+    assert_eq!((of("packing true"), of("document length 16384")), ((whole, true), (whole, false)));
+    let [short, shorter] = ["packing true; document length 4096", "packing true; document length 512"].map(of);
+    assert!(!short.1 && shorter.0 < short.0 && short.0 < 0.8 * whole, "{shorter:?} {short:?} {whole}");
+}

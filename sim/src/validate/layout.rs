@@ -135,7 +135,7 @@ pub fn assumed(run: &Run, filled: &Run, shape: &Shape, strategy: &Strategy) -> V
     let mut assumed: Vec<String> = taken.map(|(name, _)| format!("{name} = {}", filled.degree(name))).collect();
     let sp = run.degree("tp") > 1 && !notes::says_sequence_parallel(run);
     assumed.extend(sp.then(|| format!("sp = {}", u8::from(strategy.sp))));
-    let packed = is_packed(&run.notes) && shape.documents().is_none();
+    let packed = is_packed(&run.text) && shape.documents().is_none();
     let words = [
         (blank("kv_heads") && !shape.is_latent(), "kv_heads = heads"),
         (run.head.is_empty(), "head_dim = hidden / heads"),
