@@ -54,6 +54,8 @@ def main():
     table, told = sys.argv[1:]
     with open(table, newline="") as file:
         lowered = [{(name or "").strip().lower(): value for name, value in row.items()} for row in csv.DictReader(file)]
+        if any("id" not in row for row in lowered):
+            sys.exit(f"{table} has no column `id`, by which its runs are found")
         rows = {row["id"]: row for row in lowered}
     with open(told) as file:
         runs = json.load(file)["rows"]

@@ -40,7 +40,7 @@ measured says that a run did not fit into memory. peak_mem_gb are GB, of nanotro
 first: memory that an allocator runs short of, waiting for the host, the pipeline's bubble, or else the work that takes most.
 
 What a system does differently from our own plan is known of those that source, notes_config or extra name: Megatron-LM, Megatron-Bridge, NeMo,
-Megatron-DeepSpeed, MindSpeed, MindSpore, nanotron, torchtitan, llm-foundry, MaxText, SimuMax, torch.compile, and Forebay for our own plan, with all its passes. Others are predicted as
+Megatron-DeepSpeed, MindSpeed, MindSpore, nanotron, torchtitan, HAI-LLM, llm-foundry, MaxText, SimuMax, torch.compile, and Forebay for our own plan, with all its passes. Others are predicted as
 PyTorch without fusion.")]
 pub struct Args {
     /// The table of runs

@@ -1,7 +1,7 @@
 //! Runs made ready for prediction: their plans are compiled once, and priced as often as somebody asks.
 
 use super::runs::Run;
-use super::shape::Shape;
+use super::shape::{Shape, is_packed};
 use super::{Comparison, OutOfMemory, Row};
 use super::{layout, notes, recompute, site};
 use crate::clock;
@@ -139,7 +139,7 @@ impl Case {
             let of_model = Shape::of(run, 1).map_or(vec![], |shape| shape.heard(run));
             let of_site = site::heard(run).into_iter().chain(site::heard_of_release(run, cluster));
             let means = position(frameworks, &about(run, cluster, precision));
-            let again = recompute::is_option(&run.text);
+            let again = (recompute::is_option(&run.text), is_packed(&run.text), layout::interleaving(&run.text));
             (means, again, notes::heard(run, &profile), of_model, of_site.collect::<Vec<_>>())
         };
         let (silent, whole) = (heard(&self.run.silent()), heard(&self.run));
@@ -426,7 +426,10 @@ fn compiled(shape: &Shape, strategy: &Strategy, micros: &[u32], how: &How) -> Re
     let mut plans = compiled.map_err(|error| format!("{strategy}: {error}"))?;
     if let Some(tokens) = shape.documents() {
         for plan in &mut plans {
+            // (Whoever tells of TFLOP/s counts whole rows.)
+            let of_rows = plan.settings.flops_per_step;
             stay_within(plan, tokens, Within::All);
+            plan.settings.flops_per_step = of_rows;
         }
     }
     Ok(plans)

@@ -4,7 +4,7 @@ use super::notes;
 use super::runs::Run;
 use super::shape::{Shape, is_packed};
 use crate::framework::Framework;
-use crate::says::said_any;
+use crate::says::{said, said_any};
 use forebay_compiler::overlap::Passes;
 use forebay_compiler::shard::{CpAlgo, Cut, EtpGather, Order, Strategy};
 use forebay_pipeline::{Kind, Placement};
@@ -106,7 +106,7 @@ pub fn filled(run: &Run, shape: &Shape, framework: &Framework) -> Vec<Run> {
     let rows = of("mbs", run.number("mbs").is_none(), &[1, 2, 4, 8]);
     // (Schedules that a row names have the parts that they have.)
     let listed = stated_stages(run, shape.layers(), pp, 1).is_some();
-    let usual = said_any(&run.text.to_lowercase(), &INTERLEAVED).unwrap_or(framework.interleaves);
+    let usual = interleaving(&run.text).unwrap_or(framework.interleaves);
     let interleaves = usual && run.number("vpp").is_none() && pp > 1 && notes::schedule(run).is_none() && !listed;
     // Embedding and loss may count as layers of their own: 126 layers in 16 stages of 8.
     let whole = [0, 1, 2].map(|ends| shape.layers() + ends).into_iter().find(|n| n.is_multiple_of(pp));
@@ -121,9 +121,16 @@ pub fn filled(run: &Run, shape: &Shape, framework: &Framework) -> Vec<Run> {
     rows.into_iter().flat_map(with).map(|(mbs, vpp)| run.with("mbs", mbs).with("vpp", vpp)).collect()
 }
 
+/// Does a text say, or deny, that stages have several parts?
+pub fn interleaving(text: &str) -> Option<bool> {
+    let text = text.to_lowercase();
+    let denied = said(&text, "interleaving").filter(|is| !is);
+    denied.or_else(|| said_any(&text, &INTERLEAVED))
+}
+
 /// What says that a stage has several parts. (Other things are interleaved too: windows, positions, experts.)
 const INTERLEAVED: [&str; 5] =
-    ["interleaved 1f1b", "interleaved1f1b", "interleaved pipeline", "interleaved schedule", "virtual pipeline"];
+    ["interleaved 1f1b", "interleaved1f1b", "1f1b interleaved", "interleaved pipeline", "interleaved schedule"];
 
 /// What was taken for the row's blanks, recomputation left out: `mbs = 1`.
 pub fn assumed(run: &Run, filled: &Run, shape: &Shape, strategy: &Strategy) -> Vec<String> {
@@ -227,6 +234,7 @@ mod tests {
         assert_eq!(of("torchtitan Interleaved1F1B", 24, 4), [1, 2, 3, 6]);
         assert_eq!(of("torchtitan interleaved RoPE", 24, 4), [1]);
         assert_eq!(of("Megatron-LM non-interleaved 1F1B", 24, 4), [1]);
+        assert_eq!(of("Megatron-LM 1F1B (no interleaving)", 24, 4), [1]);
         assert_eq!((chunks(24, 4), chunks(13, 8)), (vec![1, 2, 3, 6], vec![1]));
     }
 

@@ -6,6 +6,7 @@ mod routing;
 mod zero;
 
 pub use routing::{assumed_imbalance, imbalance, node_limit};
+use zero::gathers;
 pub use zero::{has_replicas, said_zero, sharing_ranks, zero};
 
 use super::family::Family;
@@ -134,7 +135,9 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     // With a capacity for each expert all arrays have sizes that are known beforehand.
     let dense = run.number("experts").unwrap_or(0) == 0;
     framework.experts_wait &= dense || (capacity(&text).is_none() || drops_alone(&text)) && !has("token-drop");
-    framework.dispatch_fp8 |= any(&["fp8 dispatch", "dispatch in fp8", "dispatch_fp8"]);
+    let in_fp8 = said_any(&text, &["fp8 dispatch", "dispatch in fp8", "dispatch_fp8"]);
+    let unasked = framework.dispatch_fp8 && run.precision.to_lowercase().contains("fp8") && !has("bf16 dispatch");
+    framework.dispatch_fp8 = in_fp8.unwrap_or(unasked);
     let groups =
         || Family::of(&run.model).nodes_of_token(run.degree("ep"), run.number("devices_per_node").unwrap_or(8));
     framework.node_limit = match node_limit(&text) {
@@ -170,7 +173,8 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     let ahead = said(&text, "overlap_comm").unwrap_or(has("deepspeed"));
     framework.prefetch |= stage == Some(3) && ahead;
     framework.overlap_gradients = said(&text, "overlap-grad-reduce").unwrap_or(framework.overlap_gradients);
-    framework.overlap_parameters = said(&text, "overlap-param-gather").unwrap_or(framework.overlap_parameters);
+    let gathers = said(&gathers(&text), "overlap-param-gather");
+    framework.overlap_parameters = gathers.unwrap_or(framework.overlap_parameters);
     if has("grad-reduce-in-bf16") || said(&text, "grad_reduce_in_fp32") == Some(false) {
         framework.gradient_bytes = 2.0;
     } else if any(&["accumulate-allreduce-grads-in-fp32", "grad_reduce_in_fp32"]) {

@@ -35,7 +35,7 @@ pub fn recompute(run: &Run) -> Result<Recompute, String> {
     let value = text.strip_prefix("recompute").map(str::trim_start).and_then(|rest| rest.strip_prefix(['=', ':']));
     let text = value.map_or(text.as_str(), str::trim_start);
     let begin = first_words(text);
-    if let Some(policy) = BARE_POLICY.captures(text).and_then(|found| policy(run, &found[1])) {
+    if let Some(policy) = policy_of_column(run, text) {
         return Ok(policy);
     }
     // What PyTorch calls selective is as torchtitan has it (`op`, below), where nothing is named.
@@ -85,7 +85,8 @@ fn parts_of(parts: &[(Kind, f64)]) -> ByKind {
 /// Do these words of a row's notes say what is computed again?
 pub fn is_option(words: &str) -> bool {
     let words = words.to_lowercase();
-    of_options(&words).is_some() || named_policy(&words).is_some_and(|name| kept(name).is_some())
+    let is_policy = |name: &str| kept(&name.replace('-', "_")).is_some() || matches!(name, "none" | "full");
+    of_options(&words).is_some() || named_policy(&words).is_some_and(is_policy)
 }
 
 /// What options of launch scripts have computed again (`--recompute-granularity full --recompute-method block --recompute-num-layers 4`, `gradient_checkpointing=True`), in a row's notes or in its column.
@@ -201,7 +202,8 @@ fn parts_of_products(run: &Run) -> OfProducts {
     let some = |name: &str| run.number(name).unwrap_or(0) as f64;
     let width = if some("experts") > 0.0 {
         let dense = (some("dense_layers") / of("layers")).min(1.0);
-        dense * some("ffn_hidden") + (1.0 - dense) * some("shared_experts") * some("moe_ffn_hidden")
+        let expert = run.number("moe_ffn_hidden").filter(|n| *n > 0).map_or(some("ffn_hidden"), |n| n as f64);
+        dense * some("ffn_hidden") + (1.0 - dense) * some("shared_experts") * expert
     } else {
         some("ffn_hidden")
     };
@@ -237,10 +239,12 @@ fn kept(policy: &str) -> Option<Remade> {
 
 /// The same of a run's model.
 fn policy(run: &Run, name: &str) -> Option<Recompute> {
-    if name == "none" {
-        return Some(Recompute::default());
+    match name {
+        "none" => return Some(Recompute::default()),
+        "full" => return Some(Recompute::full()),
+        _ => {}
     }
-    let remade = kept(name)?;
+    let remade = kept(&name.replace('-', "_"))?;
     let OfProducts { qkv, out, mlp } = parts_of_products(run);
     let part = |is: bool, part: f64| if is { part } else { 0.0 };
     let parts = [
@@ -258,18 +262,25 @@ fn policy(run: &Run, name: &str) -> Option<Recompute> {
 fn named_policy(text: &str) -> Option<&str> {
     let named = |found: regex_lite::Captures<'_>| {
         let whole = found.get(0)?;
-        (!is_denied(&text[..whole.start()], "")).then(|| found.get(1).map(|name| name.range()))?
+        let is_meant = !is_denied(&text[..whole.start()], &text[whole.end()..]);
+        found.get(1).filter(|_| is_meant).map(|name| name.range())
     };
     let range = POLICY.captures_iter(text).find_map(named)?;
     Some(&text[range])
 }
 
 static POLICY: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r#"\bremat[-_ ]policy["' =:]+([a-z_]+)"#).expect("the pattern is right"));
+    LazyLock::new(|| Regex::new(r#"\bremat[-_ ]policy["' =:]+([a-z_-]+)"#).expect("the pattern is right"));
 
-/// A policy that a column begins with.
+/// The policy that a column begins with; by itself where it is none of the words that columns have anyway.
+fn policy_of_column(run: &Run, text: &str) -> Option<Recompute> {
+    let found = BARE_POLICY.captures(text)?;
+    let is_option = found.get(1).is_some();
+    policy(run, &found[2]).filter(|_| is_option || !matches!(&found[2], "none" | "full"))
+}
+
 static BARE_POLICY: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r#"^(?:remat[-_ ]policy["' =:]+)?([a-z_]+)["']?(?:$|[ ,;(])"#).expect("the pattern is right")
+    Regex::new(r#"^(remat[-_ ]policy["' =:]+)?["']?([a-z_-]+)["']?(?:$|[ ,;(])"#).expect("the pattern is right")
 });
 
 /// The part of the work between products that norms and activations are.
@@ -381,6 +392,8 @@ mod tests {
         let at = |kind: Kind| but_mlp[kind.number()];
         assert_eq!([Kind::Products, Kind::ExpertProducts, Kind::Ep, Kind::Attention].map(at), [0.0, 1.0, 1.0, 1.0]);
         assert_eq!(of("faster than remat_policy=minimal; remat_policy=full"), Some(Recompute::full().parts));
+        assert_eq!(of("remat_policy=minimal is not used; remat_policy='full'"), Some(Recompute::full().parts));
+        assert_eq!(of("remat_policy=minimal-with-context"), of("remat_policy: minimal_with_context"));
         assert_eq!(of("remat_policy: none"), Some(Recompute::default().parts));
         assert_eq!((of("a minimal trainer"), of("remat_policy=custom")), (None, None));
         assert!(is_option("remat_policy=minimal") && !is_option("remat_policy=custom"));

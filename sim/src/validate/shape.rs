@@ -563,6 +563,8 @@ mod tests {
             ("documents of 3 sources", None),
             ("document_length=2e3; document tokens 300B; document length 1_500", None),
             ("maximum document length 2048", None),
+            ("max. document length 2048", None),
+            ("documents of 512 tokens; attention not masked across documents", None),
             ("no packing; documents of 512 tokens", None),
             ("unlike documents of 512 tokens", None),
             ("documents of 512 tokens without document masking", None),
@@ -572,11 +574,11 @@ mod tests {
             assert_eq!(tokens(notes), want, "{notes}");
         }
         let further = |notes: &str| of_row("head_dim", "16", notes).expect("a shape").mtp;
-        let words = ["MTP layer included", "MTP depth 1", "mtp_num_layers=1", "MTP depth 2"];
+        let words = ["MTP layer included", "MTP depth 1", "mtp_num_layers=1", "MTP depth 1, MTP offloaded"];
         assert_eq!(words.map(further), [true; 4]);
         let words = ["mtp_num_layers=0", "no MTP", "num_nextn_predict_layers=1; MTP not trained", "MTP", ""];
         assert_eq!(words.map(further), [false; 5]);
-        let packed = ["packing true", "SFT, packed sequences", "packing=true; tp=2", "sequence packing"];
+        let packed = ["packing true", "SFT, packed sequences", "--packing; tp=2", "sequence packing"];
         assert_eq!(packed.map(is_packed), [true; 4]);
         assert_eq!(["no packing", "packing=false", "unpacked", "weight packing"].map(is_packed), [false; 4]);
     }

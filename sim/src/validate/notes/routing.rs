@@ -100,7 +100,8 @@ pub fn imbalance(run: &Run, framework: &Framework) -> f64 {
 /// The same, where experts are on several ranks and nothing says how rows fall on them.
 pub fn assumed_imbalance(run: &Run, framework: &Framework) -> Option<f64> {
     let text = run.text.to_lowercase();
-    let is_said = routing(&text).is_some() || capacity(&text).is_some() || framework.capacity > 0.0;
+    let has_room = framework.capacity > 0.0 && !says(&text, "dropless");
+    let is_said = routing(&text).is_some() || capacity(&text).is_some() || has_room;
     let matters = run.number("experts").unwrap_or(0) > 0 && run.degree("ep") > 1;
     (matters && !is_said).then(|| imbalance(run, framework))
 }

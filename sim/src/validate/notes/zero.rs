@@ -23,8 +23,14 @@ pub fn said_zero(run: &Run, framework: &Framework) -> Option<u32> {
     let sharded = || is_fully_sharded(&text).then_some(stage);
     let shared = || said_any(&text, &options).map(u32::from);
     // (Parameters are gathered where the optimizer has a part of them.)
-    let gathered = || GATHERED.iter().any(|words| says(&text, words)).then_some(1);
+    let gathered = || GATHERED.iter().any(|words| says(&gathers(&text), words)).then_some(1);
     numbered_zero(run).or_else(sharded).or_else(shared).or_else(gathered)
+}
+
+/// A text without the option of which `overlap-param-gather` is the beginning, and which says of it nothing.
+pub fn gathers(text: &str) -> String {
+    let longer = Regex::new(r"overlap[-_]param[-_]gather[-_]with[-_]optimizer[-_]step").expect("the pattern is right");
+    longer.replace_all(text, "").into_owned()
 }
 
 /// Options of Megatron-Core and NeMo that only a distributed optimizer has.
@@ -56,7 +62,7 @@ pub fn sharing_ranks(run: &Run, framework: &Framework) -> Result<Option<u32>, St
         let whole = found.get(0)?;
         let [replicas, shards] = [1, 2].map(|n| found[n].parse::<u64>().unwrap_or(u64::MAX));
         let is_meant = !is_denied(&text[..whole.start()], &text[whole.end()..]);
-        is_meant.then_some((replicas, shards))
+        (is_meant && found.get(3).is_none()).then_some((replicas, shards))
     };
     // (A 1 switches them on.)
     let sharing = match number(&SHARDS) {
@@ -117,8 +123,9 @@ const SHARDS: [&str; 9] = [
 /// The same, or that it is so: InternEvo and others.
 const SWITCHES: [&str; 5] = ["zero1=", "zero1 =", "zero1.size", "zero1=dict(size=", "hsdp="];
 /// `HSDP 4x16`: four replicas, each of 16 ranks.
-static HSDP_MESH: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r"\bhsdp[ =:(]*(\d+) ?[x×] ?(\d+)\b").expect("the pattern is right"));
+static HSDP_MESH: LazyLock<Regex> = LazyLock::new(|| {
+    Regex::new(r"\bhsdp[ =:(]*(?:mesh )?(\d+) ?[x×] ?(\d+)\b( nodes)?").expect("the pattern is right")
+});
 
 /// And the number of replicas: torchtitan, Megatron-Core, MaxText.
 const REPLICAS: [&str; 6] = [
@@ -272,6 +279,7 @@ mod tests {
         assert_eq!(denied.map(of), [0; 5]);
         let gathered = ["Megatron-LM --overlap-param-gather", "Megatron-LM overlap_param_gather=False", "Megatron-LM"];
         assert_eq!(gathered.map(of), [1, 0, 0]);
+        assert_eq!(of("Megatron-LM overlap_param_gather_with_optimizer_step=False"), 0);
         let numbers = ["no ZeRO-3", "DeepSpeed without ZeRO-3", "ZeRO-3 disabled", "ZeRO-3: off", "no ZeRO-3; ZeRO-1"];
         assert_eq!(numbers.map(of), [0, 0, 0, 0, 1]);
         let denied = [
@@ -310,8 +318,9 @@ mod tests {
         let others = ["DeepSpeed MiCS mics_shard_size=16", "FSDP dp_replicate_size=4", "FSDP2 dcn_data_parallelism=4"];
         assert_eq!(others.map(some), [Some(16); 3]);
         assert_eq!(["HYBRID_SHARD", "FSDP hsdp=1", "FSDP use_hsdp=1"].map(some), [Some(8); 3]);
-        let meshes = ["HSDP 4x16", "FSDP hsdp=4x16", "HSDP (4 × 16)", "HSDP 2x32, dp_shard=16"];
-        assert_eq!(meshes.map(some), [Some(16); 4]);
+        let meshes = ["HSDP 4x16", "FSDP hsdp=4x16", "HSDP (4 × 16)", "HSDP 2x32, dp_shard=16", "HSDP mesh 4x16"];
+        assert_eq!(meshes.map(some), [Some(16); 5]);
+        assert_eq!(some("HSDP 8x8 nodes"), Some(8), "as many as are in a node");
         assert_eq!(["no HSDP 4x16; FSDP", "FSDP instead of HSDP 4x16"].map(some), [None; 2]);
         assert!(of(64, 1, "HSDP 3x16").is_err_and(|e| e.contains("3 × 16 ranks is not of its 64")));
         let slices = ["MaxText FSDP ici_fsdp_parallelism=8 ici_data_parallelism=2 dcn_data_parallelism=4"];

@@ -58,15 +58,17 @@ pub fn documents(text: &str) -> Option<u64> {
         Regex::new(&pattern).expect("the pattern is right")
     });
     let is_mean = |before: &str| {
-        let word = before.trim_end().rsplit(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
-        !is_denied(before, "") && !["max", "maximum", "longest"].contains(&word)
+        let words = before.trim_end_matches([' ', '.']);
+        let word = words.rsplit(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        !is_denied(before, "") && !["max", "maximum", "longest", "min", "minimum", "median"].contains(&word)
     };
     let found =
         TOKENS.captures_iter(text).find(|found| found.get(0).is_some_and(|all| is_mean(&text[..all.start()])))?;
     let number = found.get(1).or_else(|| found.get(3))?.as_str().replace(',', "");
     let thousands = found.get(2).or_else(|| found.get(4)).is_some();
     let tokens = number.parse::<u64>().ok()?.checked_mul(if thousands { 1024 } else { 1 })?;
-    let whole = ["packing", "document mask", "document masking"].iter().any(|words| said(text, words) == Some(false));
+    let masks = ["packing", "document mask", "document masking", "reset_attention_mask"];
+    let whole = masks.iter().any(|words| said(text, words) == Some(false)) || says(text, "not masked");
     // (Fewer are a number of something else.)
     (tokens >= LEAST_OF_DOCUMENT && !whole).then_some(tokens)
 }
@@ -75,7 +77,9 @@ const LEAST_OF_DOCUMENT: u64 = 16;
 
 /// Are rows packed with several documents?
 pub fn is_packed(text: &str) -> bool {
-    said_any(&text.to_lowercase(), &PACKED) == Some(true)
+    let text = text.to_lowercase();
+    let is_option = |part: &str| matches!(part.trim_matches([' ', '-']), "packing" | "packing=1" | "use_packing=1");
+    said_any(&text, &PACKED) == Some(true) || text.split([',', ';', '(', ')']).any(is_option)
 }
 
 /// What says that they are.
@@ -96,9 +100,9 @@ pub fn predicts_further(text: &str) -> bool {
     const DEPTHS: [&str; 3] = ["mtp depth", "mtp num layers", "num nextn predict layers"];
     const WITHOUT: [&str; 6] =
         ["no mtp", "without mtp", "mtp disabled", "mtp off", "mtp not trained", "mtp is not trained"];
-    let text = spaced(text);
-    let is_there = says(&text, "mtp layer included") || DEPTHS.iter().any(|words| number_of(&text, words) >= Some(1.0));
-    is_there && !WITHOUT.iter().any(|words| text.contains(words))
+    let is_there = says(text, "mtp layer included") || DEPTHS.iter().any(|words| number_of(text, words) >= Some(1.0));
+    let is_without = |part: &str| WITHOUT.contains(&spaced(part).trim());
+    is_there && !text.split([',', ';', '(', ')']).any(is_without)
 }
 
 /// Every second one.
