@@ -17,9 +17,9 @@ pub enum Within {
 
 /// Makes attention see as much as within documents of so many tokens each, and a step count as much less. Says whether any attention of the plan stays within documents.
 pub fn stay_within(plan: &mut Plan, tokens: u64, within: Within) -> bool {
-    let row = plan.settings.seq;
+    let (row, tokens) = (plan.settings.seq, tokens.max(1));
     let is_meant = |inputs: &AttentionInputs| inputs.causal && (within == Within::All || inputs.documents.is_some());
-    let less = if tokens < row { unseen(plan, tokens.max(1), is_meant) } else { 0.0 };
+    let less = if tokens < row { unseen(plan, tokens, is_meant) } else { 0.0 };
     let instructions = plan.programs.iter_mut().flat_map(|program| &mut program.instructions);
     let inputs = instructions.filter_map(|instruction| match &mut instruction.kernel {
         Kernel::Attention(k) => Some(&mut k.inputs),
@@ -30,7 +30,7 @@ pub fn stay_within(plan: &mut Plan, tokens: u64, within: Within) -> bool {
     for inputs in inputs.filter(|inputs| is_meant(inputs)) {
         any = true;
         if tokens < row {
-            inputs.window = window(inputs, row, tokens.max(1));
+            inputs.window = window(inputs, row, tokens);
         }
     }
     // Of a step's FLOPs a third are those of forward passes.

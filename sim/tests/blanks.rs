@@ -101,10 +101,11 @@ fn words_that_change_nothing_are_told() {
 fn documents_are_as_long_as_rows_unless_notes_say_so() {
     let of = |notes: &str| {
         let table = format!(
-            "id,source,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq_len,device,n_devices,cp,dp,mbs,gbs,precision,recompute,step_time_s\n\
-             a-1,a trainer; {notes},2,2048,8192,16,128,32000,16384,H100,8,2,4,1,8,BF16,none,1\n"
+            "id,source,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq_len,device,n_devices,cp,dp,mbs,gbs,precision,recompute,step_time_s,notes_config\n\
+             a-1,a trainer,2,2048,8192,16,128,32000,16384,H100,8,2,4,1,8,BF16,none,1,{notes}\n"
         );
         let row = of_table(&table).rows.remove(0);
+        assert_eq!(row.unread, Vec::<String>::new(), "{notes}");
         (row.predicted_s, row.assumed.iter().any(|what| what == "documents as long as rows"))
     };
     let (whole, told) = of("");

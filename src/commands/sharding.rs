@@ -286,7 +286,10 @@ impl Explainer<'_> {
                 // What goes layer by layer goes with each micro-batch: gradients once, parameters that are not kept with each pass, of which there are three where backward passes are cut in halves.
                 let micro_batches = u64::from(options.micro_batches) / ways;
                 let sums = if unit.gradients.is_none() { micro_batches } else { 1 };
-                let gathers = if unit.copies.is_none() { passes(stage, turns, unit.layer) } else { 1 };
+                let gathers = match unit.layer.filter(|_| unit.copies.is_none()) {
+                    Some(layer) => passes(stage, turns, layer),
+                    None => 1,
+                };
                 count(&mut step, "reduce_scatter", over.clone(), sums * others(unit.elements * group.gradient.bytes()));
                 count(&mut step, "all_gather", over.clone(), gathers * others(unit.elements * gathered.bytes()));
                 if !group.replicas.is_empty() {
@@ -336,16 +339,12 @@ impl Explainer<'_> {
     }
 }
 
-/// How often a step goes through a layer of a stage, or through its first: forward, backward, and in halves of that.
-fn passes(stage: &Stage, turns: &[Turn], layer: Option<usize>) -> u64 {
-    let has = |chunk: u32| match layer {
-        Some(layer) => stage.chunks[chunk as usize].layers.contains(&layer),
-        None => chunk == 0,
+/// How often a step goes through a layer of a stage: forward, backward, and in halves of that.
+fn passes(stage: &Stage, turns: &[Turn], layer: usize) -> u64 {
+    let has = |work: &Work| match work {
+        Work::Forward(_, chunk) | Work::Backward(_, chunk, _) => stage.chunks[*chunk as usize].layers.contains(&layer),
     };
-    let chunk = |work: &Work| match work {
-        Work::Forward(_, chunk) | Work::Backward(_, chunk, _) => *chunk,
-    };
-    turns.iter().flat_map(|turn| turn.works()).filter(|work| has(chunk(work))).count() as u64
+    turns.iter().flat_map(|turn| turn.works()).filter(has).count() as u64
 }
 
 /// Both ways to join parts are the same message; they differ in their gradients, which the graph shows (`compile --emit sharded`).

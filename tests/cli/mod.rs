@@ -19,6 +19,7 @@ mod strategy;
 mod timeline;
 mod train;
 mod two_hosts;
+mod validate;
 mod written;
 
 use serde_json::Value;

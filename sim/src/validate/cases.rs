@@ -139,8 +139,8 @@ impl Case {
             let of_model = Shape::of(run, 1).map_or(vec![], |shape| shape.heard(run));
             let of_site = site::heard(run).into_iter().chain(site::heard_of_release(run, cluster));
             let means = position(frameworks, &about(run, cluster, precision));
-            let again = (recompute::is_option(&run.text), is_packed(&run.text), layout::interleaving(&run.text));
-            (means, again, notes::heard(run, &profile), of_model, of_site.collect::<Vec<_>>())
+            let options = (recompute::is_option(&run.text), is_packed(&run.text), layout::interleaving(&run.text));
+            (means, options, notes::heard(run, &profile), of_model, of_site.collect::<Vec<_>>())
         };
         let (silent, whole) = (heard(&self.run.silent()), heard(&self.run));
         let is_read =

@@ -6,7 +6,6 @@ mod routing;
 mod zero;
 
 pub use routing::{assumed_imbalance, imbalance, node_limit};
-use zero::gathers;
 pub use zero::{has_replicas, said_zero, sharing_ranks, zero};
 
 use super::family::Family;
@@ -21,7 +20,7 @@ use kernels::{attention, graphs};
 use regex_lite::Regex;
 use routing::{capacity, drops_alone, routing};
 use std::sync::LazyLock;
-use zero::{is_fully_sharded, numbered_zero};
+use zero::{is_fully_sharded, numbered_zero, without_longer_option};
 
 /// How attention sees positions of other context-parallel ranks, where a row says so.
 pub fn context(run: &Run) -> Option<CpAlgo> {
@@ -173,7 +172,7 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     let ahead = said(&text, "overlap_comm").unwrap_or(has("deepspeed"));
     framework.prefetch |= stage == Some(3) && ahead;
     framework.overlap_gradients = said(&text, "overlap-grad-reduce").unwrap_or(framework.overlap_gradients);
-    let gathers = said(&gathers(&text), "overlap-param-gather");
+    let gathers = said(&without_longer_option(&text), "overlap-param-gather");
     framework.overlap_parameters = gathers.unwrap_or(framework.overlap_parameters);
     if has("grad-reduce-in-bf16") || said(&text, "grad_reduce_in_fp32") == Some(false) {
         framework.gradient_bytes = 2.0;
@@ -405,6 +404,12 @@ mod tests {
         assert!(v3.dispatch_fp8 && v3.deduplicates && v3.node_limit == 4 && v3.hidden_ep == PAIRED);
         let few = ["node-limited routing (4 nodes)", "node-limited routing", "no node-limited routing"].map(of);
         assert_eq!(few.map(|of| (of.node_limit, of.deduplicates)), [(4, false), (0, false), (0, false)]);
+        let in_fp8 = |precision: &str, notes: &str| {
+            let run = run_of("experts,precision", &format!("64,{precision}"), notes);
+            stated(&run, Framework { dispatch_fp8: true, ..Framework::default() }).dispatch_fp8
+        };
+        assert_eq!((in_fp8("FP8", ""), in_fp8("BF16", ""), in_fp8("BF16", "fp8 dispatch")), (true, false, true));
+        assert_eq!((in_fp8("FP8", "no fp8 dispatch"), in_fp8("FP8", "bf16 dispatch")), (false, false));
         let none = of("no fp8 dispatch");
         assert!(!none.dispatch_fp8 && none.node_limit == 0 && none.hidden_ep == 0.0);
     }
@@ -453,6 +458,8 @@ mod tests {
         }
         let nemo = with("NeMo overlap_grad_reduce=False overlap_param_gather=False");
         assert!(!nemo.overlap_gradients && !nemo.overlap_parameters && with("NeMo").overlap_gradients);
+        let gathers = ["overlap_param_gather", "overlap_param_gather_with_optimizer_step=False", ""];
+        assert_eq!(gathers.map(|notes| with(notes).overlap_parameters), [true, false, false]);
         assert_eq!(
             (with("Megatron-LM --tp-comm-overlap").hidden_tp, with("enable_async_tensor_parallel=true").hidden_tp),
             (0.75, ASYNC)

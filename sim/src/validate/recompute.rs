@@ -1,9 +1,11 @@
 //! What a measured run computes again in its backward passes.
 
+mod policies;
+
 use super::runs::Run;
 use crate::kind::{ByKind, Kind};
 use crate::lower::Recompute;
-use crate::says::{is_denied, number_of, said_any, says};
+use crate::says::{number_of, said_any, says};
 use regex_lite::Regex;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -17,8 +19,7 @@ pub fn recomputes(run: &Run) -> Result<Vec<(Recompute, Option<String>)>, String>
         return Ok(vec![(recompute(run)?, None)]);
     }
     let text = run.text.to_lowercase();
-    let of_policy = named_policy(&text).and_then(|name| policy(run, name));
-    if let Some(of_options) = of_policy.or_else(|| of_options(&text)) {
+    if let Some(of_options) = policies::of_notes(run, &text).or_else(|| of_options(&text)) {
         return Ok(vec![(of_options, None)]);
     }
     let elementwise = Recompute { parts: parts_of(&[(Kind::Vector, ELEMENTWISE)]), layers: vec![] };
@@ -35,7 +36,7 @@ pub fn recompute(run: &Run) -> Result<Recompute, String> {
     let value = text.strip_prefix("recompute").map(str::trim_start).and_then(|rest| rest.strip_prefix(['=', ':']));
     let text = value.map_or(text.as_str(), str::trim_start);
     let begin = first_words(text);
-    if let Some(policy) = policy_of_column(run, text) {
+    if let Some(policy) = policies::of_column(run, text) {
         return Ok(policy);
     }
     // What PyTorch calls selective is as torchtitan has it (`op`, below), where nothing is named.
@@ -85,8 +86,7 @@ fn parts_of(parts: &[(Kind, f64)]) -> ByKind {
 /// Do these words of a row's notes say what is computed again?
 pub fn is_option(words: &str) -> bool {
     let words = words.to_lowercase();
-    let is_policy = |name: &str| kept(&name.replace('-', "_")).is_some() || matches!(name, "none" | "full");
-    of_options(&words).is_some() || named_policy(&words).is_some_and(is_policy)
+    of_options(&words).is_some() || policies::is_named(&words)
 }
 
 /// What options of launch scripts have computed again (`--recompute-granularity full --recompute-method block --recompute-num-layers 4`, `gradient_checkpointing=True`), in a row's notes or in its column.
@@ -168,7 +168,7 @@ fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
                 let dense = run.number("dense_layers").unwrap_or(0) as f64 / run.degree("layers") as f64;
                 add(Kind::Products, 0.3 * dense.min(1.0));
             }
-            "mlp" => add(Kind::Products, part_of_mlp(run)),
+            "mlp" => add(Kind::Products, policies::part_of_mlp(run)),
             "shared_expert" => add(Kind::Products, 0.3),
             "moe" => {
                 add(Kind::ExpertProducts, 1.0);
@@ -181,107 +181,6 @@ fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
     }
     (!parts.is_empty()).then(|| Recompute { parts: parts_of(&parts), layers: vec![] })
 }
-
-/// The part of a dense layer's products that are its MLP's.
-fn part_of_mlp(run: &Run) -> f64 {
-    parts_of_products(run).mlp
-}
-
-/// Parts of a model's products, those of experts left out.
-struct OfProducts {
-    qkv: f64,
-    out: f64,
-    mlp: f64,
-}
-
-/// An MLP has a gate; attention's are four matrices of the width, two of them narrower where there are fewer key heads. Of a mixture dense layers and shared experts have MLPs.
-fn parts_of_products(run: &Run) -> OfProducts {
-    let of = |name: &str| run.degree(name) as f64;
-    let keys = run.number("kv_heads").map_or(1.0, |kv| kv as f64 / of("heads").max(1.0));
-    let heads = run.head.parse::<f64>().map_or(of("hidden"), |head| head * of("heads"));
-    let some = |name: &str| run.number(name).unwrap_or(0) as f64;
-    let width = if some("experts") > 0.0 {
-        let dense = (some("dense_layers") / of("layers")).min(1.0);
-        let expert = run.number("moe_ffn_hidden").filter(|n| *n > 0).map_or(some("ffn_hidden"), |n| n as f64);
-        dense * some("ffn_hidden") + (1.0 - dense) * some("shared_experts") * expert
-    } else {
-        some("ffn_hidden")
-    };
-    let (qkv, out, mlp) = ((1.0 + 2.0 * keys) * heads, heads, 3.0 * width);
-    let all = (qkv + out + mlp).max(1.0);
-    OfProducts { qkv: qkv / all, out: out / all, mlp: mlp / all }
-}
-
-/// What a policy makes again: attention's kernel, query, key and value projections, output projections, and so much of MLPs and experts.
-struct Remade {
-    attention: bool,
-    qkv: bool,
-    out: bool,
-    mlp: f64,
-}
-
-/// What MaxText's `remat_policy` makes again, by its names (`get_remat_policy` of its decoders): they say which results of products, and whether attention's, are kept, on the device or on the
-/// host. What is between products is made again in all of them.
-fn kept(policy: &str) -> Option<Remade> {
-    let but = |attention, qkv, out, mlp| Some(Remade { attention, qkv, out, mlp });
-    match policy {
-        "minimal_with_context" | "minimal_flash" => but(false, false, false, 0.0),
-        "minimal" | "minimal_offloaded" => but(true, false, false, 0.0),
-        "save_dot_with_context_except_mlp" => but(false, false, false, 1.0),
-        "save_dot_except_mlp" => but(true, false, false, 1.0),
-        // (Of an MLP's three matrices two are before its activation.)
-        "save_dot_except_mlpwi" => but(true, false, false, 2.0 / 3.0),
-        "save_qkv_proj" | "qkv_proj_offloaded" => but(true, false, true, 1.0),
-        "save_out_proj" => but(true, true, false, 1.0),
-        _ => None,
-    }
-}
-
-/// The same of a run's model.
-fn policy(run: &Run, name: &str) -> Option<Recompute> {
-    match name {
-        "none" => return Some(Recompute::default()),
-        "full" => return Some(Recompute::full()),
-        _ => {}
-    }
-    let remade = kept(&name.replace('-', "_"))?;
-    let OfProducts { qkv, out, mlp } = parts_of_products(run);
-    let part = |is: bool, part: f64| if is { part } else { 0.0 };
-    let parts = [
-        (Kind::Attention, part(remade.attention, 1.0)),
-        (Kind::Products, part(remade.qkv, qkv) + part(remade.out, out) + remade.mlp * mlp),
-        (Kind::ExpertProducts, remade.mlp),
-        // (Rows come to experts once more where what experts make of them is made again.)
-        (Kind::Ep, part(remade.mlp > 0.0, 1.0)),
-        (Kind::Vector, ELEMENTWISE),
-    ];
-    Some(Recompute { parts: parts_of(&parts), layers: vec![] })
-}
-
-/// The policy that a text names as an option, and neither denies nor compares with.
-fn named_policy(text: &str) -> Option<&str> {
-    let named = |found: regex_lite::Captures<'_>| {
-        let whole = found.get(0)?;
-        let is_meant = !is_denied(&text[..whole.start()], &text[whole.end()..]);
-        found.get(1).filter(|_| is_meant).map(|name| name.range())
-    };
-    let range = POLICY.captures_iter(text).find_map(named)?;
-    Some(&text[range])
-}
-
-static POLICY: LazyLock<Regex> =
-    LazyLock::new(|| Regex::new(r#"\bremat[-_ ]policy["' =:]+([a-z_-]+)"#).expect("the pattern is right"));
-
-/// The policy that a column begins with; by itself where it is none of the words that columns have anyway.
-fn policy_of_column(run: &Run, text: &str) -> Option<Recompute> {
-    let found = BARE_POLICY.captures(text)?;
-    let is_option = found.get(1).is_some();
-    policy(run, &found[2]).filter(|_| is_option || !matches!(&found[2], "none" | "full"))
-}
-
-static BARE_POLICY: LazyLock<Regex> = LazyLock::new(|| {
-    Regex::new(r#"^(remat[-_ ]policy["' =:]+)?["']?([a-z_-]+)["']?(?:$|[ ,;(])"#).expect("the pattern is right")
-});
 
 /// The part of the work between products that norms and activations are.
 const ELEMENTWISE: f64 = 0.6;
@@ -376,27 +275,6 @@ mod tests {
         assert_eq!(part("remat_policy=save_out_proj"), but_out);
         let none = ["none; no remat_policy=minimal", "none (remat_policy=save_out_proj only in ablation)"];
         assert_eq!((none.map(part), part("full, not remat_policy=minimal")), ([0.0; 2], 1.0));
-    }
-
-    /// Policies in notes are options; of a mixture experts are made again with the rows that come to them, and attention's products are kept.
-    #[test]
-    fn policies_are_read() {
-        let of = |notes: &str| {
-            let columns = "layers,dense_layers,hidden,heads,ffn_hidden,moe_ffn_hidden,experts,topk,vocab,seq_len,device,n_devices,gbs,step_time_s,notes_config";
-            let table = format!("{columns}\n4,0,64,4,256,64,8,2,64,64,H100,1,1,1,\"{notes}\"\n");
-            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
-            let mut ways = recomputes(&run).expect("ways");
-            (ways.len() == 1).then(|| ways.remove(0).0.parts)
-        };
-        let but_mlp = of("MaxText; remat_policy=save_dot_except_mlp").expect("it is said");
-        let at = |kind: Kind| but_mlp[kind.number()];
-        assert_eq!([Kind::Products, Kind::ExpertProducts, Kind::Ep, Kind::Attention].map(at), [0.0, 1.0, 1.0, 1.0]);
-        assert_eq!(of("faster than remat_policy=minimal; remat_policy=full"), Some(Recompute::full().parts));
-        assert_eq!(of("remat_policy=minimal is not used; remat_policy='full'"), Some(Recompute::full().parts));
-        assert_eq!(of("remat_policy=minimal-with-context"), of("remat_policy: minimal_with_context"));
-        assert_eq!(of("remat_policy: none"), Some(Recompute::default().parts));
-        assert_eq!((of("a minimal trainer"), of("remat_policy=custom")), (None, None));
-        assert!(is_option("remat_policy=minimal") && !is_option("remat_policy=custom"));
     }
 
     #[test]

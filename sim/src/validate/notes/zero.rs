@@ -4,6 +4,7 @@ use super::Run;
 use crate::framework::Framework;
 use crate::says::{is_compared, is_denied, number_of, said, said_any, says};
 use regex_lite::Regex;
+use std::borrow::Cow;
 use std::sync::LazyLock;
 
 /// What ranks share: what the row says, else what its system does unasked.
@@ -23,14 +24,19 @@ pub fn said_zero(run: &Run, framework: &Framework) -> Option<u32> {
     let sharded = || is_fully_sharded(&text).then_some(stage);
     let shared = || said_any(&text, &options).map(u32::from);
     // (Parameters are gathered where the optimizer has a part of them.)
-    let gathered = || GATHERED.iter().any(|words| says(&gathers(&text), words)).then_some(1);
+    let gathered = || {
+        let text = without_longer_option(&text);
+        GATHERED.iter().any(|words| says(&text, words)).then_some(1)
+    };
     numbered_zero(run).or_else(sharded).or_else(shared).or_else(gathered)
 }
 
-/// A text without the option of which `overlap-param-gather` is the beginning, and which says of it nothing.
-pub fn gathers(text: &str) -> String {
-    let longer = Regex::new(r"overlap[-_]param[-_]gather[-_]with[-_]optimizer[-_]step").expect("the pattern is right");
-    longer.replace_all(text, "").into_owned()
+/// A text without the option that begins as `overlap-param-gather` does, and says nothing of it.
+pub fn without_longer_option(text: &str) -> Cow<'_, str> {
+    static LONGER: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"overlap[-_]param[-_]gather[-_]with[-_]optimizer[-_]step").expect("the pattern is right")
+    });
+    LONGER.replace_all(text, "")
 }
 
 /// Options of Megatron-Core and NeMo that only a distributed optimizer has.
