@@ -108,6 +108,15 @@ fn documents_are_as_long_as_rows_unless_notes_say_so() {
         assert_eq!(row.unread, Vec::<String>::new(), "{notes}");
         (row.predicted_s, row.assumed.iter().any(|what| what == "documents as long as rows"))
     };
+    // Whoever tells of TFLOP/s counts whole rows.
+    let measured = |notes: &str| {
+        let table = format!(
+            "id,layers,hidden,ffn_hidden,heads,head_dim,vocab,seq_len,device,n_devices,dp,mbs,gbs,precision,recompute,tflops_per_device,notes_config\n\
+             a-1,2,2048,8192,16,128,32000,16384,H100,8,8,1,8,BF16,none,400,{notes}\n"
+        );
+        of_table(&table).rows.remove(0).measured_s
+    };
+    assert_eq!(measured("document length 512"), measured(""));
     let (whole, told) = of("");
     assert!(!told);
     assert_eq!((of("packing true"), of("document length 16384")), ((whole, true), (whole, false)));

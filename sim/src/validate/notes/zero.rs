@@ -326,7 +326,7 @@ mod tests {
         assert_eq!(["HYBRID_SHARD", "FSDP hsdp=1", "FSDP use_hsdp=1"].map(some), [Some(8); 3]);
         let meshes = ["HSDP 4x16", "FSDP hsdp=4x16", "HSDP (4 × 16)", "HSDP 2x32, dp_shard=16", "HSDP mesh 4x16"];
         assert_eq!(meshes.map(some), [Some(16); 5]);
-        assert_eq!(some("HSDP 8x8 nodes"), Some(8), "as many as are in a node");
+        assert_eq!(some("HSDP 16x8 nodes"), Some(8), "that is no mesh");
         assert_eq!(["no HSDP 4x16; FSDP", "FSDP instead of HSDP 4x16"].map(some), [None; 2]);
         assert!(of(64, 1, "HSDP 3x16").is_err_and(|e| e.contains("3 × 16 ranks is not of its 64")));
         let slices = ["MaxText FSDP ici_fsdp_parallelism=8 ici_data_parallelism=2 dcn_data_parallelism=4"];
