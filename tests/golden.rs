@@ -75,6 +75,16 @@ fn attention_window() {
 }
 
 #[test]
+fn gated_delta_net() {
+    check("gated_delta_net");
+}
+
+#[test]
+fn mamba2() {
+    check("mamba2");
+}
+
+#[test]
 fn attention_sinks() {
     check("attention_sinks");
 }

@@ -22,6 +22,9 @@ fn in_f64(mut graph: Graph) -> Graph {
         {
             *to = DType::F64;
         }
+        if let Op::LinearAttention(op) = &mut node.op {
+            op.result = DType::F64;
+        }
     }
     graph
 }

@@ -27,7 +27,7 @@ pub enum LrSchedule {
 /// Which parameters decay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecayScope {
-    /// Those with at least two axes: no gains, no biases.
+    /// Those with at least two axes: no gains and no biases of one.
     Matrices,
     /// All.
     All,

@@ -147,6 +147,7 @@ impl<'g> Round<'g> {
             | Op::Contract { .. }
             | Op::Reduce { .. }
             | Op::Scan { .. }
+            | Op::LinearAttention(_)
             | Op::Pad { .. }
             | Op::Stack(_)
             | Op::Concat { .. }
@@ -335,7 +336,7 @@ impl<'g> Round<'g> {
         match op {
             _ if self.new.ty(x) == ty => Is(x),
             Op::Reorder | Op::Broadcast(_) => Becomes(op.clone(), of.to_vec()),
-            Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) | Op::Contract { .. }
+            Op::Unary(_) | Op::Binary(_) | Op::Select | Op::Cast(_) | Op::Contract { .. } | Op::LinearAttention(_)
                 if self.single_use.get(x.index()) == Some(&true) =>
             {
                 Becomes(op.clone(), of.to_vec())

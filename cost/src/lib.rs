@@ -6,6 +6,7 @@
 pub mod cluster;
 pub mod device;
 pub mod known;
+pub mod linear;
 pub mod measured;
 pub mod network;
 pub mod release;
@@ -13,6 +14,7 @@ pub mod table;
 
 pub use cluster::{Cluster, ClusterError, HostLink};
 pub use device::{Attended, AttentionKernel, Generation, Precision, Product, Scaling};
+pub use linear::Remembered;
 pub use network::{Collective, Copies, Domains, Group};
 pub use release::Release;
 pub use table::{Class, Price, Table, contention};

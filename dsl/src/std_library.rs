@@ -17,6 +17,7 @@ files![
     "dropout.moe",
     "embedding.moe",
     "experts.moe",
+    "linear.moe",
     "loss.moe",
     "mla.moe",
     "mtp.moe",

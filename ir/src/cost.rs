@@ -6,7 +6,8 @@
 //! * views cost nothing, copies and index ops no operations; bytes are those of a node that runs alone: operands read once, the result
 //!   written once. A gather or slice reads only what it takes.
 //!
-//! [`model_flops`] counts what a *model* costs, whatever computes it: matrix products only, and of attention only the part under its mask. A
+//! [`model_flops`] counts what a *model* costs, whatever computes it: matrix products only, of attention only the part under its mask, and of linear attention the
+//! recurrence: the state read once and added to once for each position. A
 //! causal mask counts 1/2 (exactly, not (S + 1) / 2S), a sliding window of w keys w / S when that is less. Masks by content (documents) count
 //! as if they hid nothing. A step is three times its forward pass.
 
@@ -57,6 +58,7 @@ pub fn cost(graph: &Graph, value: ValueId) -> Cost {
         Op::Broadcast(_) | Op::Reorder | Op::Pad { .. } | Op::Stack(_) | Op::Concat { .. } => (0.0, all),
         Op::Contract { .. } => (2.0 * products(graph, value), all),
         Op::Reduce { .. } | Op::Scan { .. } | Op::TopK { .. } | Op::ScatterAdd { .. } => (operand(), all),
+        Op::LinearAttention(_) => (recurrence(graph, value), all),
         Op::Take { .. } | Op::Slice { .. } => (0.0, taken()),
         Op::Gather { .. } => (0.0, taken()),
         Op::Group { .. } | Op::Offsets { .. } | Op::Invert => (0.0, all),
@@ -105,16 +107,27 @@ fn products(graph: &Graph, contract: ValueId) -> f64 {
     size(graph, &axes)
 }
 
+/// Operations of a linear attention as a recurrence: each position reads the state of keys × values once and adds to it once.
+fn recurrence(graph: &Graph, value: ValueId) -> f64 {
+    let node = graph.node(value);
+    let Op::LinearAttention(op) = &node.op else { unreachable!("a linear attention") };
+    4.0 * numel(graph, &node.ty) * size(graph, &op.over)
+}
+
 /// The floating-point operations of a forward graph's matrix products, as a model is credited with them.
 pub fn model_flops(graph: &Graph) -> f64 {
     model_flops_by_node(graph).into_iter().map(|(_, flops)| flops).sum()
 }
 
-/// The same for each contraction.
+/// The same for each contraction and linear attention.
 pub fn model_flops_by_node(graph: &Graph) -> Vec<(ValueId, f64)> {
     let masks = Masks::find(graph);
-    let contractions = graph.values().filter(|&v| matches!(graph.node(v).op, Op::Contract { .. }));
-    contractions.map(|v| (v, 2.0 * products(graph, v) * masks.useful_part(v))).collect()
+    let flops = |v: ValueId| match graph.node(v).op {
+        Op::Contract { .. } => Some((v, 2.0 * products(graph, v) * masks.useful_part(v))),
+        Op::LinearAttention(_) => Some((v, recurrence(graph, v))),
+        _ => None,
+    };
+    graph.values().filter_map(flops).collect()
 }
 
 struct Masks<'g> {
@@ -163,6 +176,7 @@ impl<'g> Masks<'g> {
             | Op::Random { .. }
             | Op::Contract { .. }
             | Op::Scan { .. }
+            | Op::LinearAttention(_)
             | Op::Rename { .. }
             | Op::Split { .. }
             | Op::Merge { .. }
@@ -397,6 +411,7 @@ fn products_with(graph: &Graph) -> Vec<f64> {
                 | Op::Select
                 | Op::Reduce { .. }
                 | Op::Scan { .. }
+                | Op::LinearAttention(_)
                 | Op::Gather { .. }
                 | Op::ScatterAdd { .. }
                 | Op::TopK { .. }

@@ -1,7 +1,7 @@
 //! The type rule of each op: from operand types to the result type.
 
 use crate::graph::{Graph, ValueId};
-use crate::op::{Arity, BinaryOp, Op, UnaryOp};
+use crate::op::{Arity, BinaryOp, LinearAttention, Op, UnaryOp};
 use crate::types::{AxisId, DType, Extent, Type};
 use std::fmt;
 
@@ -86,6 +86,9 @@ pub fn infer_ordered(graph: &Graph, op: &Op, operands: &[ValueId], axes: &[AxisI
     })?;
     Ok(Type::new(ty.dtype, axes))
 }
+
+/// The most elements of a key or value that linear attention remembers.
+const MAX_KEY: u64 = 1 << 16;
 
 struct Ctx<'a> {
     graph: &'a Graph,
@@ -231,6 +234,7 @@ impl Ctx<'_> {
                 ensure(owned.is_none(), || format!("a scan along `{}`, which owns rows", self.name(*axis)))?;
                 Ok(first().clone())
             }
+            Op::LinearAttention(op) => self.linear_attention(op, FLOAT),
             Op::Rename { from, to } => {
                 let same = self.graph.axis(*from).extent == self.graph.axis(*to).extent;
                 ensure(same, || format!("`{}` and `{}` differ in size", self.name(*from), self.name(*to)))?;
@@ -285,6 +289,46 @@ impl Ctx<'_> {
                 Ok(Type::new(DType::I32, [*into]))
             }
         }
+    }
+
+    fn linear_attention(&self, op: &LinearAttention, float: &[DType]) -> Result<Type> {
+        let LinearAttention { axis, ref over, result, .. } = *op;
+        let [q, k, v, g] = self.types[..] else { unreachable!("four operands") };
+        let dtype = self.dtype(0, float)?;
+        ensure(k.dtype == dtype, || self.mixed(0, 1))?;
+        ensure(v.dtype == dtype, || self.mixed(0, 2))?;
+        let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        ensure(g.dtype == wide, || format!("decays of {dtype} are {wide}, not {}", g.dtype))?;
+        ensure(result == dtype || result == wide, || format!("linear attention of {dtype} gives no {result}"))?;
+        self.sorted(over)?;
+        ensure(!over.contains(&axis), || format!("`{}` is summed, and the axis of the positions", self.name(axis)))?;
+        for operand in 0..4 {
+            self.has(operand, axis)?;
+            for &summed in over {
+                if operand < 2 {
+                    self.has(operand, summed)?;
+                } else {
+                    self.lacks(operand, summed)?;
+                }
+            }
+        }
+        let own: Vec<AxisId> = v.axes.iter().copied().filter(|&a| [q, k, g].iter().all(|t| !t.has(a))).collect();
+        ensure(!own.is_empty(), || "the values have no axis of their own".into())?;
+        // Keys and values change places in gradients.
+        for (what, axes) in [("key", over), ("value", &own)] {
+            let sizes = axes.iter().map(|&a| self.fixed(a)).collect::<Result<Vec<_>>>()?;
+            let size = sizes.into_iter().fold(1u64, u64::saturating_mul);
+            ensure(size <= MAX_KEY, || format!("a {what} of {size} elements, the most is {MAX_KEY}"))?;
+        }
+        let mut axes = self.union()?;
+        for &axis in &axes {
+            self.fixed(axis)?;
+        }
+        axes.retain(|a| !over.contains(a));
+        // As the values have them: what others add stands before.
+        let (of_values, added): (Vec<AxisId>, Vec<AxisId>) = axes.into_iter().partition(|a| v.has(*a));
+        let in_order = v.axes.iter().copied().filter(|a| of_values.contains(a));
+        Ok(Type::new(result, added.into_iter().chain(in_order).collect::<Vec<_>>()))
     }
 
     fn mixed(&self, a: usize, b: usize) -> String {

@@ -26,5 +26,5 @@ pub use contraction::Contraction;
 pub use fused::{Fused, FusedKind};
 pub use graph::{Graph, Input, InputRole, Node, Output, OutputRole, ValueId};
 pub use infer::TypeError;
-pub use op::{BinaryOp, Direction, Op, ReduceKind, UnaryOp, Unit};
+pub use op::{BinaryOp, Direction, LinearAttention, LinearReads, Op, ReduceKind, UnaryOp, Unit};
 pub use types::{Axis, AxisId, DType, Extent, Type};

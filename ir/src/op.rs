@@ -68,6 +68,32 @@ pub enum Direction {
     Backward,
 }
 
+/// The attributes of [`Op::LinearAttention`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinearAttention {
+    /// The positions.
+    pub axis: AxisId,
+    /// Summed axes of queries and keys, sorted.
+    pub over: Vec<AxisId>,
+    /// Backward: positions read those after them.
+    pub direction: Direction,
+    /// What they read.
+    pub reads: LinearReads,
+    /// What the result is rounded to: the type of the values, or that of the decays.
+    pub result: DType,
+}
+
+/// What a position of [`Op::LinearAttention`] reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LinearReads {
+    /// The values of its own and of earlier positions: `y[t] = Σ_s≤t score[t, s] v[s]`.
+    Inclusive,
+    /// The values of earlier positions: `y[t] = Σ_s<t score[t, s] v[s]`.
+    Exclusive,
+    /// The results of earlier positions, which are taken from its value: `y[t] = v[t] - Σ_s<t score[t, s] y[s]`.
+    Solve,
+}
+
 /// An operation with its attributes. Operand and result types are in [`crate::infer`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
@@ -119,6 +145,13 @@ pub enum Op {
         /// From which end.
         direction: Direction,
     },
+    /// `(q, k, v, g)`: attention without a softmax over positions of an axis, `score[t, s] = decay[t, s] Σ_over q[t] k[s]`, where the decay is `exp` of the sum of g
+    /// over the positions after the earlier of t and s, the later one's own included. A state of keys × values remembers all that was read, so that the cost is linear
+    /// in positions. With [`LinearReads::Solve`] it is the triangular system of the delta rule. All have the axis, q and k what is summed, v and the result at least
+    /// one axis of their own; any may lack the others. g is wide; states are.
+    ///
+    /// Sources: linear attention arXiv 2006.16236, decay by a scalar arXiv 2405.21060 (Mamba-2), the delta rule arXiv 2406.06484, with decay arXiv 2412.06464.
+    LinearAttention(Box<LinearAttention>),
     /// One axis under another name of the same size.
     Rename {
         /// Before.
@@ -279,6 +312,7 @@ impl Op {
             Op::Reduce { kind: ReduceKind::Max, .. } => row("reduce_max", 1, Vector, false),
             Op::Reduce { kind: ReduceKind::Min, .. } => row("reduce_min", 1, Vector, false),
             Op::Scan { .. } => row("scan", 1, Vector, false),
+            Op::LinearAttention(_) => row("linear_attention", 4, Cube, true),
             Op::Rename { .. } => row("rename", 1, None, false),
             Op::Split { .. } => row("split", 1, None, false),
             Op::Merge { .. } => row("merge", 1, None, false),
@@ -324,6 +358,7 @@ impl Op {
             | Op::Contract { .. }
             | Op::Reduce { .. }
             | Op::Scan { .. }
+            | Op::LinearAttention(_)
             | Op::Rename { .. }
             | Op::Split { .. }
             | Op::Merge { .. }
@@ -340,6 +375,30 @@ impl Op {
             | Op::Invert
             | Op::Fused(_)
             | Op::Comm(_) => false,
+        }
+    }
+}
+
+impl LinearReads {
+    /// All of them.
+    pub const ALL: [LinearReads; 3] = [LinearReads::Inclusive, LinearReads::Exclusive, LinearReads::Solve];
+
+    /// The name in textual IR.
+    pub fn name(self) -> &'static str {
+        match self {
+            LinearReads::Inclusive => "inclusive",
+            LinearReads::Exclusive => "exclusive",
+            LinearReads::Solve => "solve",
+        }
+    }
+}
+
+impl Direction {
+    /// The other one.
+    pub fn opposite(self) -> Direction {
+        match self {
+            Direction::Forward => Direction::Backward,
+            Direction::Backward => Direction::Forward,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Ops under another numbering of axes.
 
 use crate::collective::{Comm, CommKind};
-use crate::op::Op;
+use crate::op::{LinearAttention, Op};
 use crate::types::AxisId;
 
 impl Op {
@@ -28,6 +28,10 @@ impl Op {
             Op::Contract { over } => Op::Contract { over: set(over, &mut map) },
             Op::Reduce { kind, over } => Op::Reduce { kind: *kind, over: set(over, &mut map) },
             Op::Scan { axis, direction } => Op::Scan { axis: map(*axis), direction: *direction },
+            Op::LinearAttention(op) => {
+                let (axis, over) = (map(op.axis), set(&op.over, &mut map));
+                Op::LinearAttention(Box::new(LinearAttention { axis, over, ..**op }))
+            }
             Op::Rename { from, to } => Op::Rename { from: map(*from), to: map(*to) },
             Op::Split { from, into } => Op::Split { from: map(*from), into: into.iter().map(|&a| map(a)).collect() },
             Op::Merge { from, into } => Op::Merge { from: from.iter().map(|&a| map(a)).collect(), into: map(*into) },

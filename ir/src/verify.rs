@@ -265,6 +265,7 @@ fn arity_fits(node: &Node) -> Result<(), String> {
 fn summed(op: &Op) -> Option<&[AxisId]> {
     match op {
         Op::Contract { over } | Op::Reduce { over, .. } | Op::ScatterAdd { over, .. } => Some(over),
+        Op::LinearAttention(op) => Some(&op.over),
         Op::Input
         | Op::Const(_)
         | Op::Iota(_)
@@ -329,6 +330,7 @@ fn attribute_axes(op: &Op) -> Vec<AxisId> {
         | Op::Offsets { parent: from, into } => vec![*from, *into],
         Op::Fused(fused) => fused.axes.clone(),
         Op::Comm(comm) => comm.axes(),
+        Op::LinearAttention(op) => op.over.iter().chain([&op.axis]).copied().collect(),
         Op::Split { from: one, into: many }
         | Op::Merge { from: many, into: one }
         | Op::Concat { from: many, into: one }

@@ -86,6 +86,31 @@ fn sums_are_rounded_once() {
     assert_eq!(run(graph, &[&[256.0, 1.0, 1.0, 1.0]]), [260.0, 3.0, 2.0, 1.0]);
 }
 
+/// Two positions and a third that the first is forgotten at, a key of one element: by hand.
+#[test]
+fn linear_attention_is_as_defined() {
+    let run = |op: &str| {
+        let graph = format!(
+            "graph @g {{\n axis t = 3, k = 1, d = 1\n param %q : f64[t, k]\n param %k : f64[t, k]\n param %v : f64[t, d]\n param %g : f64[t]\n \
+             %y = linear_attention %q, %k, %v, %g {{t {op}}} over {{k}} : f64[t, d]\n return output y = %y\n}}"
+        );
+        let half = f64::ln(0.5);
+        run_in(Mode::F64, &graph, &[&[1.0, 2.0, 3.0], &[10.0, 20.0, 30.0], &[1.0, 2.0, 3.0], &[-7.0, half, half]])
+    };
+    let near = |have: Vec<f64>, want: [f64; 3]| {
+        assert!(have.iter().zip(want).all(|(a, b)| (a - b).abs() <= 1e-12 * b.abs().max(1.0)), "{have:?} {want:?}");
+    };
+    // The score of t and s is q[t] k[s], halved for each step between them.
+    near(run("forward inclusive"), [10.0, 2.0 * (5.0 + 40.0), 3.0 * (2.5 + 20.0 + 90.0)]);
+    near(run("forward exclusive"), [0.0, 10.0, 3.0 * (2.5 + 20.0)]);
+    near(run("backward inclusive"), [10.0 + 20.0 + 22.5, 2.0 * (40.0 + 45.0), 3.0 * 90.0]);
+    near(run("backward exclusive"), [20.0 + 22.5, 2.0 * 45.0, 0.0]);
+    let second = 2.0 - 10.0;
+    near(run("forward solve"), [1.0, second, 3.0 - 3.0 * (2.5 + 10.0 * second)]);
+    let second = 2.0 - 2.0 * 45.0;
+    near(run("backward solve"), [1.0 - (10.0 * second + 22.5), second, 3.0]);
+}
+
 #[test]
 fn f64_mode_does_not_round() {
     let graph = "graph @g {\n param %x : f64\n %n = cast %x : bf16\n %y = mul %n, %n : bf16\n return output y = %y\n}";

@@ -2,8 +2,8 @@
 
 use forebay_ir::text::{self, parse, parse_module, print, print_module};
 use forebay_ir::{
-    BinaryOp, Comm, DType, Direction, Extent, FusedKind, Graph, InputRole, Op, OutputRole, ReduceKind, Type, UnaryOp,
-    testing, verify,
+    BinaryOp, Comm, DType, Direction, Extent, FusedKind, Graph, InputRole, LinearReads, Op, OutputRole, ReduceKind,
+    Type, UnaryOp, testing, verify,
 };
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -109,13 +109,14 @@ fn kind(op: &Op) -> usize {
         Op::Group { .. } => 25,
         Op::Offsets { .. } => 26,
         Op::Invert => 27,
+        Op::LinearAttention(_) => 28,
         Op::Fused(_) => FUSED,
         Op::Comm(_) => FUSED + 1,
     }
 }
 
 /// Fused ops and collectives come last: random graphs have none.
-const FUSED: usize = 28;
+const FUSED: usize = 29;
 const KINDS: usize = FUSED + 2;
 
 #[test]
@@ -141,6 +142,9 @@ fn every_op_round_trips() {
     }
     for direction in [Direction::Forward, Direction::Backward] {
         assert!(ops.iter().any(|op| matches!(op, Op::Scan { direction: d, .. } if *d == direction)), "{direction:?}");
+    }
+    for reads in LinearReads::ALL {
+        assert!(ops.iter().any(|op| matches!(op, Op::LinearAttention(op) if op.reads == reads)), "{reads:?}");
     }
 }
 

@@ -4,9 +4,11 @@
 mod attention;
 mod buffers;
 mod comm;
+mod linear;
 
 pub use attention::*;
 pub use comm::*;
+pub use linear::*;
 
 use crate::mesh::Affine;
 use crate::schema::DType;
@@ -27,6 +29,8 @@ pub enum Kernel {
     Attention(Attention),
     /// The gradients of an attention.
     AttentionBackward(AttentionBackward),
+    /// Attention without a softmax.
+    LinearAttention(LinearAttention),
     /// A reduction over any dimensions.
     Reduce(Reduce),
     /// A running sum.

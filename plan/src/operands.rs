@@ -3,6 +3,7 @@
 
 mod attention;
 mod comm;
+mod linear;
 mod ragged;
 
 pub(crate) use attention::LSE;
@@ -200,6 +201,7 @@ impl Kernel {
             Kernel::Region(_) => "region",
             Kernel::Attention(_) => "attention",
             Kernel::AttentionBackward(_) => "attention_backward",
+            Kernel::LinearAttention(_) => "linear_attention",
             Kernel::Reduce(_) => "reduce",
             Kernel::Scan(_) => "scan",
             Kernel::Gather(_) => "gather",
@@ -217,6 +219,12 @@ impl Kernel {
             Kernel::Send(_) => "send",
             Kernel::Recv(_) => "recv",
         }
+    }
+
+    /// Is it made of products, which the matrix unit does?
+    pub fn is_product(&self) -> bool {
+        use Kernel::{Attention, AttentionBackward, LinearAttention, Matmul};
+        matches!(self, Matmul(_) | Attention(_) | AttentionBackward(_) | LinearAttention(_))
     }
 
     /// Buffers whose contents it needs, as often as it names them.
@@ -239,6 +247,7 @@ impl Kernel {
             Kernel::Region(k) => k.flops(),
             Kernel::Attention(k) => k.flops(),
             Kernel::AttentionBackward(k) => k.flops(),
+            Kernel::LinearAttention(k) => k.flops(),
             Kernel::Reduce(k) => product(&k.dims),
             Kernel::Scan(k) => product(&[k.outer, k.n, k.inner]),
             Kernel::ScatterAdd(k) => product(&k.dims),
@@ -326,6 +335,7 @@ impl Kernel {
             Kernel::Region(k) => region(k),
             Kernel::Attention(k) => k.operands(),
             Kernel::AttentionBackward(k) => k.operands(),
+            Kernel::LinearAttention(k) => k.operands(),
             Kernel::Reduce(k) => reduce(k),
             Kernel::Scan(k) => {
                 let dims = [k.outer, k.n, k.inner];

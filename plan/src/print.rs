@@ -303,6 +303,7 @@ impl Display for Shape<'_> {
             Kernel::Region(k) => region(f, k),
             Kernel::Attention(k) => attention(f, &k.inputs),
             Kernel::AttentionBackward(k) => attention(f, &k.inputs),
+            Kernel::LinearAttention(k) => linear_attention(f, k),
             Kernel::Reduce(k) => {
                 let over = k.dims.get(k.kept as usize..).unwrap_or_default();
                 let ragged = if k.ragged.is_some() { ", ragged" } else { "" };
@@ -398,6 +399,17 @@ fn attention(f: &mut Formatter, k: &AttentionInputs) -> fmt::Result {
     let sink = if k.sink.is_some() { ", sink" } else { "" };
     let positions = if k.positions.is_some() { ", positions" } else { "" };
     write!(f, "{documents}{sink}{positions} {}", k.dtype)
+}
+
+fn linear_attention(f: &mut Formatter, k: &LinearAttention) -> fmt::Result {
+    let batch: Vec<u64> = k.batch.iter().copied().filter(|n| *n != 1).collect();
+    if !batch.is_empty() {
+        write!(f, "{} × ", Dims(&batch))?;
+    }
+    let [keys, values] = [&k.keys, &k.values].map(|dims| dims.iter().fold(1u64, |n, d| n.saturating_mul(*d)));
+    let way = if k.backward { ", backward" } else { "" };
+    let wide = if k.result == k.dtype { String::new() } else { format!(" → {}", k.result) };
+    write!(f, "[{}] of {keys} → {values}, {}{way} {}{wide}", k.positions, json_name(&k.reads), k.dtype)
 }
 
 fn region(f: &mut Formatter, k: &Region) -> fmt::Result {

@@ -2,8 +2,8 @@
 
 use forebay_plan::{
     Arg, Attention, AttentionBackward, AttentionInputs, BatchDim, Buffer, DType, Gather, Group, Groups, Invert, Kernel,
-    MatDim, Matmul, Negative, Offsets, RaggedDim, RaggedLimit, Random, Reduce, ReduceOp, Region, RowGroups, Scan,
-    ScatterAdd, ScorePair, Step, StepOp, Store, TopK, View,
+    LinearAttention, LinearReads, MatDim, Matmul, Negative, Offsets, RaggedDim, RaggedLimit, Random, Reduce, ReduceOp,
+    Region, RowGroups, Scan, ScatterAdd, ScorePair, Step, StepOp, Store, TopK, View,
 };
 use forebay_runtime::kernels::{Buf, Cpu, KernelCx, RandomKeyArgs, Scratch, ScratchBytes, prepare, run, scratch_bytes};
 use forebay_runtime::pool::Pool;
@@ -157,6 +157,30 @@ fn attention(memory: &mut Memory) -> Vec<Kernel> {
     all
 }
 
+/// Linear attention of every kind, with queries and keys for all heads.
+fn linear(memory: &mut Memory) -> Vec<Kernel> {
+    let (n, [key, value]) = (200, [24, 40]);
+    let mut all = vec![];
+    for (dtype, reads) in [
+        (DType::F32, LinearReads::Inclusive),
+        (DType::Bf16, LinearReads::Exclusive),
+        (DType::F64, LinearReads::Solve),
+        (DType::F32, LinearReads::Solve),
+    ] {
+        let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+        let [q, k] = [(); 2].map(|()| view(memory.add(dtype, n * key), &[0, key, 1]));
+        let [v, out] = [(); 2].map(|()| view(memory.add(dtype, 3 * n * value), &[n * value, value, 1]));
+        let g = view(memory.add(wide, 3 * n), &[n, 1]);
+        let (batch, keys, values) = (vec![3], vec![key], vec![value]);
+        let backward = dtype == DType::F32;
+        let result = dtype;
+        let kernel =
+            LinearAttention { dtype, result, reads, backward, batch, positions: n, keys, values, q, k, v, g, out };
+        all.push(Kernel::LinearAttention(kernel));
+    }
+    all
+}
+
 fn others(memory: &mut Memory) -> Vec<Kernel> {
     let dtype = DType::F32;
     let index = memory.ints((0..400).map(|i| i * 7 % 50));
@@ -238,6 +262,7 @@ fn kernels_do_not_allocate() {
     let mut kernels = products(&mut memory);
     kernels.extend(regions(&mut memory));
     kernels.extend(attention(&mut memory));
+    kernels.extend(linear(&mut memory));
     kernels.extend(others(&mut memory));
     let buffers: Vec<Buf> = memory
         .buffers

@@ -20,7 +20,7 @@ pub fn saved_by_kind(program: &Program) -> Vec<(Kind, f64)> {
     let mut makers: BTreeMap<u32, Kind> = BTreeMap::new();
     for instruction in &program.instructions {
         let kind = match &instruction.kernel {
-            Kernel::Attention(_) => Kind::Attention,
+            Kernel::Attention(_) | Kernel::LinearAttention(_) => Kind::Attention,
             Kernel::Matmul(k) if k.groups.is_some() => Kind::ExpertProducts,
             Kernel::AllToAllV(_) => Kind::Ep,
             // What is added, turned or split after a product is made again with it.

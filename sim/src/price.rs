@@ -9,14 +9,16 @@ use crate::kind::Kind;
 use crate::loss::Loss;
 use crate::routes::{Routes, domains};
 use crate::sums;
-use forebay_cost::{Attended, AttentionKernel, Cluster, Collective, Copies, Domains, Group, Precision, Product};
+use forebay_cost::{
+    Attended, AttentionKernel, Cluster, Collective, Copies, Domains, Group, Precision, Product, Remembered,
+};
 use forebay_plan::{
-    AllToAllV, AttentionInputs, DType, Direction, Exchange, ExchangeKind, Instruction, Kernel, MeshDim, Plan, Program,
-    Reduce, Space,
+    AllToAllV, DType, Direction, Exchange, ExchangeKind, Instruction, Kernel, MeshDim, Plan, Program, Reduce, Space,
 };
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 
+mod attention;
 mod products;
 
 /// What an instruction costs, and what it does to others.
@@ -78,6 +80,8 @@ pub enum Shape {
     Product(Product),
     /// Attention.
     Attention(Attended, AttentionKernel),
+    /// Linear attention.
+    Linear(Remembered),
     /// What streams through memory.
     Streamed {
         /// Floating-point operations.
@@ -244,6 +248,7 @@ impl<'a> Pricer<'a> {
             Kernel::AttentionBackward(k) => {
                 self.attention(program, &k.inputs, &instruction.kernel, AttentionKernel::Backward)
             }
+            Kernel::LinearAttention(k) => self.linear_attention(program, k, &instruction.kernel),
             Kernel::Exchange(k) => self.exchange(program, k, &instruction.kernel),
             Kernel::AllToAllV(k) => self.rows_exchanged(k),
             Kernel::Send(k) => {
@@ -327,50 +332,6 @@ impl<'a> Pricer<'a> {
         (kernels * self.framework.expert_us / self.framework.dispatch_us.max(1e-3)).max(1.0)
     }
 
-    /// The shape of an attention.
-    fn attended(&self, program: &Program, inputs: &AttentionInputs, kernel: &Kernel) -> Attended {
-        let scores: u64 = inputs.pairs.iter().map(|p| p.size).sum();
-        let narrow = match self.precision {
-            Precision::Fp8 | Precision::Mxfp8 if self.framework.attention_fp8 => self.precision,
-            _ => Precision::Bf16,
-        };
-        Attended {
-            problems: inputs.batch.iter().map(|d| *d as f64).product(),
-            queries: inputs.queries as f64,
-            keys: inputs.keys as f64,
-            head: (scores + inputs.value_size) as f64 / 2.0,
-            widest: scores.max(inputs.value_size) as f64,
-            flops: kernel.flops(),
-            bytes: kernel.traffic(&program.buffers).bytes() as f64,
-            precision: precision_of(inputs.dtype, narrow),
-        }
-    }
-
-    fn attention(&self, program: &Program, inputs: &AttentionInputs, kernel: &Kernel, way: AttentionKernel) -> Priced {
-        let attended = self.attended(program, inputs, kernel);
-        let seconds = self.cluster.attention(&attended, way, self.framework.attention.into()) * self.last_of_context();
-        let flops = attended.flops;
-        Priced {
-            kind: Kind::Attention,
-            seconds,
-            hidden: 0.0,
-            flops,
-            sent: 0.0,
-            load: 0.0,
-            action: Action::Work,
-            launches: 1.0,
-            host_waits: false,
-            leaves_node: false,
-        }
-    }
-
-    /// What the last of n context-parallel ranks attends to as a multiple of the mean, where ranks have neighbouring positions: in n − 1/2 of the n blocks of keys, of n/2 in the mean.
-    fn last_of_context(&self) -> f64 {
-        let ranks: f64 =
-            self.mesh.iter().filter(|dim| dim.name.starts_with("cp")).map(|dim| f64::from(dim.size)).product();
-        if self.framework.uneven_context { 2.0 - 1.0 / ranks } else { 1.0 }
-    }
-
     /// Operations and bytes of a kernel that streams through memory.
     fn streamed(&self, program: &Program, kernel: &Kernel) -> (f64, f64) {
         (kernel.flops() * self.ragged(kernel), kernel.expected_bytes(&program.buffers, self.imbalance))
@@ -387,6 +348,7 @@ impl<'a> Pricer<'a> {
             Kernel::AttentionBackward(k) => {
                 Some(Shape::Attention(self.attended(program, &k.inputs, kernel), AttentionKernel::Backward))
             }
+            Kernel::LinearAttention(k) => Some(Shape::Linear(self.remembered(program, k, kernel))),
             Kernel::Exchange(_) | Kernel::AllToAllV(_) | Kernel::Send(_) | Kernel::Recv(_) => None,
             kernel => {
                 let (flops, bytes) = self.streamed(program, kernel);

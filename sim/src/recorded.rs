@@ -55,6 +55,7 @@ fn is_fixed(program: &Program, kernel: &Kernel) -> bool {
 fn is_narrow(program: &Program, kernel: &Kernel) -> bool {
     let is_input = |name: &str| name.starts_with("in.") || name.starts_with("grad_in.");
     let inputs = program.slots.iter().filter(|slot| is_input(&slot.name)).map(|slot| slot.bytes).max();
-    let is_attention = matches!(kernel, Kernel::Attention(_) | Kernel::AttentionBackward(_));
+    let is_attention =
+        matches!(kernel, Kernel::Attention(_) | Kernel::AttentionBackward(_) | Kernel::LinearAttention(_));
     !is_attention && inputs.is_some_and(|input| kernel.traffic(&program.buffers).written < input / NARROW)
 }

@@ -8,10 +8,10 @@ use crate::routes::Routes;
 use crate::shared::settled;
 use forebay_compiler::memory::Price;
 use forebay_cost::{
-    Attended, AttentionKernel, Cluster, Collective, Copies, Domains, Generation, Group, Precision, Product,
+    Attended, AttentionKernel, Cluster, Collective, Copies, Domains, Generation, Group, Precision, Product, Remembered,
 };
 use forebay_ir::cost::cost;
-use forebay_ir::{AxisId, Comm, CommKind, DType, FusedKind, Graph, Op, Unit, ValueId};
+use forebay_ir::{AxisId, Comm, CommKind, DType, FusedKind, Graph, LinearAttention, Op, Unit, ValueId};
 use forebay_plan::Plan;
 
 /// Prices values on a cluster.
@@ -86,6 +86,24 @@ impl<'a> ValuePricer<'a> {
         self.cluster.attention(&attended, way, Generation::Newest)
     }
 
+    fn linear_attention(&self, graph: &Graph, value: ValueId, op: &LinearAttention) -> f64 {
+        let node = graph.node(value);
+        let [q, k, v, g] = [0, 1, 2, 3].map(|i| graph.ty(node.operands[i]));
+        let size = |axes: &mut dyn Iterator<Item = AxisId>| axes.map(|a| graph.size(a) as f64).product::<f64>();
+        let of_values = |a: &AxisId| ![q, k, g].iter().any(|t| t.has(*a));
+        let positions = graph.size(op.axis) as f64;
+        let cost = cost(graph, value);
+        let remembered = Remembered {
+            problems: size(&mut node.ty.axes.iter().copied().filter(|a| !of_values(a))) / positions,
+            positions,
+            key: size(&mut op.over.iter().copied()),
+            value: size(&mut v.axes.iter().copied().filter(of_values)),
+            bytes: cost.read + cost.written,
+            precision: precision_of(q.dtype, Precision::Bf16),
+        };
+        self.cluster.linear_attention(&remembered)
+    }
+
     fn collective(&self, graph: &Graph, value: ValueId, comm: &Comm, share: f64) -> f64 {
         let stride = |d: u32| graph.mesh[d as usize + 1..].iter().map(|m| u64::from(m.size)).product::<u64>();
         let dims: Vec<(u64, u64)> =
@@ -133,6 +151,7 @@ impl Price for ValuePricer<'_> {
         match &node.op {
             Op::Input | Op::Const(_) | Op::Iota(_) => 0.0,
             Op::Contract { over } if node.operands.len() == 2 => self.contraction(graph, value, over, share),
+            Op::LinearAttention(op) => self.linear_attention(graph, value, op),
             Op::Comm(comm) => self.collective(graph, value, comm, share),
             Op::Fused(fused) if matches!(fused.kind, FusedKind::Attention | FusedKind::AttentionLse) => {
                 self.attention(graph, value, AttentionKernel::Forward)

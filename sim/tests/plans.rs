@@ -3,13 +3,14 @@
 use forebay_compiler::pipeline::{CompileOptions, Models, compile};
 use forebay_compiler::shard::Strategy;
 use forebay_cost::cluster::{Count, NonNegative};
-use forebay_cost::{Cluster, known};
+use forebay_cost::{Cluster, Precision, Remembered, known};
 use forebay_dsl::model::CheckedModel;
 use forebay_ir::DType;
-use forebay_plan::{Plan, TensorKind};
+use forebay_plan::{Kernel, Plan, TensorKind};
 use forebay_sim::framework::{Framework, find, known as frameworks};
 use forebay_sim::kind::Kind;
 use forebay_sim::lower::{Lane, Op, Recompute, lower};
+use forebay_sim::price::Pricer;
 use forebay_sim::report::{Communication, Options, Report, simulate};
 use forebay_sim::steps::Fidelity;
 use forebay_sim::table::table;
@@ -390,4 +391,47 @@ fn ends_of_a_pipeline_may_have_no_layers() {
     let report = of(&plan, &cluster("h100"), &Options::default());
     assert!(report.step_time_s > 0.0 && report.memory_bytes.len() == 3);
     assert!(report.memory_bytes[1].activations > report.memory_bytes[0].activations);
+}
+
+/// A state is remembered by as many kernels as its pass has ops, each of which takes what the cluster says; a system whose graphs hold attention starts them with it.
+#[test]
+fn linear_attention_is_priced_by_its_chunks() {
+    let text = "model M(batch = 2, seq = 256, d = 64, vocab = 64) {
+        input tokens: token[batch, seq], labels: token[batch, seq]
+        param embed[vocab, d] = normal(0.02), head[d, vocab] = normal(0.02)
+        x = embed[tokens, d]
+        repeat 2 { x = x + gated_delta_net(rms_norm(x), 2, 4, 16, 32) }
+        logits[batch, seq, vocab] = x * head
+        loss ce = sum(cross_entropy(logits, labels) over batch, seq) per sum(valid(labels) over batch, seq)
+    }";
+    let options = CompileOptions { compute: DType::BF16, ..CompileOptions::default() };
+    let train = forebay_dsl::load(text, &options.check_options(true, None, 1)).expect("a model").model;
+    let plan = compile(&Models { eval: train.clone(), generate: train.clone(), train }, &options).expect("a plan");
+    let h100 = cluster("h100");
+    let framework = Framework::default();
+    let pricer = Pricer::new(&plan, &h100, &framework, Precision::Bf16, 1.0);
+    // 8 problems: two rows of four value heads.
+    let of = |key: f64, value: f64, bytes: f64| Remembered {
+        problems: 8.0,
+        positions: 256.0,
+        key,
+        value,
+        bytes,
+        precision: Precision::Bf16,
+    };
+    let mut ops = [0, 0];
+    for program in plan.programs.iter().filter(|p| p.name.starts_with("train.")) {
+        for instruction in &program.instructions {
+            let Kernel::LinearAttention(k) = &instruction.kernel else { continue };
+            let backward = program.name.contains("backward");
+            ops[usize::from(backward)] += 1;
+            let priced = pricer.instruction(program, instruction);
+            let bytes = instruction.kernel.traffic(&program.buffers).bytes() as f64;
+            let shape = of(k.key_size() as f64, k.value_size() as f64, bytes);
+            assert!(matches!((k.key_size(), k.value_size()), (16, 32) | (32, 16)), "{k:?}");
+            assert_eq!((priced.kind, priced.seconds), (Kind::Attention, h100.linear_attention(&shape)));
+            assert_eq!((priced.launches, priced.flops), (2.0, 4.0 * 8.0 * 256.0 * 16.0 * 32.0));
+        }
+    }
+    assert_eq!(ops, [2, 6], "a solution and a sum; for each of both the gradients of queries, keys and values");
 }

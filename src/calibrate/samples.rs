@@ -83,6 +83,8 @@ impl Samples {
                 );
                 (("attention", keys), a.flops)
             }
+            // Not sampled: cluster files have no such table, and it is priced by its products.
+            Shape::Linear(_) => return,
             Shape::Streamed { flops, bytes } => {
                 if bytes <= 0.0 {
                     return;

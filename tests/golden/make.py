@@ -157,6 +157,69 @@ def mla():
     return shapes, 6, run
 
 
+def short_conv(x, w):  # x [B, T, C], w [C, K]
+    z = torch.nn.functional.pad(x.transpose(1, 2), (w.shape[-1] - 1, 0))
+    return torch.nn.functional.silu(torch.nn.functional.conv1d(z, w[:, None], groups=w.shape[0])).transpose(1, 2)
+
+
+def gated_delta_net():
+    n = "gated_delta_net."
+    h, r, k, v, j = 2, 2, 3, 4, 3
+    shapes = embed_head(**{"rms_norm.gain": (D,), n + "wq": (D, h, k), n + "wk": (D, h, k), n + "wv": (D, h, r, v),
+                           n + "wz": (D, h, r, v), n + "wb": (D, h, r), n + "wa": (D, h, r), n + "cq": (h, k, j),
+                           n + "ck": (h, k, j), n + "cv": (h, r, v, j), n + "a_log": (h, r), n + "dt_bias": (h, r),
+                           n + "o_norm.gain": (v,), n + "wo": (h, r, v, D)})
+
+    def run(P, I):
+        x = P["embed"][I["tokens"]]
+        y = rms(x, P["rms_norm.gain"])
+        conv = lambda w, c: short_conv(y @ P[n + w].flatten(1), P[n + c].flatten(0, -2)).unflatten(-1, P[n + w].shape[1:])
+        unit = lambda z: z / (z.pow(2).sum(-1, keepdim=True) + 1e-6).sqrt()
+        q, key, val = unit(conv("wq", "cq")) * k ** -0.5, unit(conv("wk", "ck")), conv("wv", "cv")
+        e = lambda w: torch.einsum("btd,dhr->bthr", y, P[n + w])
+        beta = e("wb").sigmoid()
+        decay = (-P[n + "a_log"].exp() * torch.nn.functional.softplus(e("wa") + P[n + "dt_bias"])).exp()
+        S, out = torch.zeros(B, h, r, k, v), []
+        for t in range(x.shape[1]):  # arXiv 2412.06464, equation 10, position by position
+            S = decay[:, t, :, :, None, None] * S
+            new = beta[:, t, :, :, None] * (val[:, t] - torch.einsum("bhk,bhrkv->bhrv", key[:, t], S))
+            S = S + torch.einsum("bhk,bhrv->bhrkv", key[:, t], new)
+            out.append(torch.einsum("bhk,bhrkv->bhrv", q[:, t], S))
+        z = torch.einsum("btd,dhrv->bthrv", y, P[n + "wz"])
+        o = rms(torch.stack(out, 1), P[n + "o_norm.gain"]) * torch.nn.functional.silu(z)
+        x = x + torch.einsum("bthrv,hrvd->btd", o, P[n + "wo"])
+        return {"ce": cross_entropy(P, x, I["labels"])[0]}, {"ce": 1.0}
+    return shapes, 6, run
+
+
+def mamba2():
+    n = "mamba2."
+    s, h, p, m, j = 2, 2, 3, 4, 3
+    shapes = embed_head(**{"rms_norm.gain": (D,), n + "wz": (D, s, h, p), n + "wx": (D, s, h, p), n + "wb": (D, s, m),
+                           n + "wc": (D, s, m), n + "wdt": (D, s, h), n + "cx": (s, h, p, j), n + "cb": (s, m, j),
+                           n + "cc": (s, m, j), n + "a_log": (s, h), n + "dt_bias": (s, h), n + "skip": (s, h),
+                           n + "gain": (s, h, p), n + "wo": (s, h, p, D)})
+
+    def run(P, I):
+        x = P["embed"][I["tokens"]]
+        y = rms(x, P["rms_norm.gain"])
+        conv = lambda w, c: short_conv(y @ P[n + w].flatten(1), P[n + c].flatten(0, -2)).unflatten(-1, P[n + w].shape[1:])
+        u, b, c = conv("wx", "cx"), conv("wb", "cb"), conv("wc", "cc")
+        dt = torch.nn.functional.softplus(torch.einsum("btd,dsh->btsh", y, P[n + "wdt"]) + P[n + "dt_bias"])
+        decay = (-dt * P[n + "a_log"].exp()).exp()
+        S, out = torch.zeros(B, s, h, m, p), []
+        for t in range(x.shape[1]):  # arXiv 2405.21060, equation 2, position by position
+            add = torch.einsum("bsm,bshp,bsh->bshmp", b[:, t], u[:, t], dt[:, t])
+            S = decay[:, t, :, :, None, None] * S + add
+            out.append(torch.einsum("bsm,bshmp->bshp", c[:, t], S))
+        o = torch.stack(out, 1) + u * P[n + "skip"][..., None]
+        z = torch.einsum("btd,dshp->btshp", y, P[n + "wz"])
+        o = rms((o * torch.nn.functional.silu(z)).flatten(3), P[n + "gain"].flatten(1), 1e-5).view_as(o)
+        x = x + torch.einsum("btshp,shpd->btd", o, P[n + "wo"])
+        return {"ce": cross_entropy(P, x, I["labels"])[0]}, {"ce": 1.0}
+    return shapes, 6, run
+
+
 def swiglu(x, gate, up, down):
     return (torch.nn.functional.silu(x @ gate) * (x @ up)) @ down
 
@@ -227,7 +290,9 @@ def inputs(T, packed):
     return I
 
 
-for case in (attention_gqa, attention_window, attention_sinks, attention_packed, mla, moe_softmax, moe_sigmoid):
+CASES = (attention_gqa, attention_window, attention_sinks, attention_packed, mla, gated_delta_net, mamba2, moe_softmax,
+         moe_sigmoid)
+for case in CASES:
     torch.manual_seed(1)
     shapes, T, run = case()
     P = {n: (torch.randn(s) * 0.5 + (1.0 if n.endswith("gain") else 0.0)).requires_grad_() for n, s in shapes.items()}

@@ -39,6 +39,7 @@ pub fn is_cheap(op: &Op) -> bool {
         | Op::Contract { .. }
         | Op::Reduce { .. }
         | Op::Scan { .. }
+        | Op::LinearAttention(_)
         | Op::Gather { .. }
         | Op::ScatterAdd { .. }
         | Op::TopK { .. }

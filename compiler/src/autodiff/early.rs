@@ -26,10 +26,10 @@ pub struct Early {
     pub rest: Graph,
 }
 
-/// Products, attention, rows of tokens and exchanges. Look-ups and inverted indices, which a backward graph has of its own, take less time than a program more.
+/// Products, attention of both kinds, rows of tokens and exchanges. Look-ups and inverted indices, which a backward graph has of its own, take less time than a program more.
 fn is_worth_a_program(op: &Op) -> bool {
     match op {
-        Op::Contract { .. } => true,
+        Op::Contract { .. } | Op::LinearAttention(_) => true,
         Op::Fused(fused) => matches!(fused.kind, FusedKind::Attention | FusedKind::Permute | FusedKind::Unpermute),
         Op::Comm(_) => !cut::is_cheap(op),
         _ => false,

@@ -59,10 +59,10 @@ pub(super) fn asked_for(graph: &Graph, backward: &[bool], keep: Keep) -> Vec<boo
     asked
 }
 
-/// Products and the backward kernel of attention.
+/// Products, linear attention, and the backward kernel of attention.
 fn wants_its_operands(op: &Op) -> bool {
     match op {
-        Op::Contract { .. } => true,
+        Op::Contract { .. } | Op::LinearAttention(_) => true,
         Op::Fused(fused) => fused.kind == FusedKind::AttentionGrad,
         _ => false,
     }

@@ -62,11 +62,11 @@ impl Emitter<'_> {
         self.graph.dims(&ty.axes).into_iter().map(|(a, _)| a).collect()
     }
 
-    fn sizes(&self, axes: &[AxisId]) -> Vec<u64> {
+    pub(super) fn sizes(&self, axes: &[AxisId]) -> Vec<u64> {
         axes.iter().map(|&a| self.graph.size(a)).collect()
     }
 
-    fn view(&self, place: &Place, axes: &[AxisId]) -> plan::View {
+    pub(super) fn view(&self, place: &Place, axes: &[AxisId]) -> plan::View {
         plan::View { buffer: place.buffer, offset: place.offset, strides: place.along(axes) }
     }
 

@@ -10,7 +10,7 @@
 //! * [`lookups`] rewrites the graph so that what is looked up can be read where it is needed.
 //! * [`units`] puts nodes into *units*: one kernel each; elementwise and row-reduction work that shares an iteration space becomes one region.
 //! * [`places`] says which buffer a value is in, and how: renames, splits, slices and the like are other strides over the same data.
-//! * [`region`], [`matmul`], [`attention`], [`index`] and [`ranks`] write the kernels.
+//! * [`region`], [`matmul`], [`attention`], [`linear`], [`index`] and [`ranks`] write the kernels.
 //! * [`epilogue`] joins elementwise regions with the matrix products before them.
 //! * [`frame`] gives the buffers that live within the program their offsets, by [`pack`].
 //!
@@ -21,6 +21,7 @@ mod attention;
 mod epilogue;
 mod frame;
 mod index;
+mod linear;
 mod lookups;
 mod matmul;
 mod pack;
@@ -267,6 +268,7 @@ impl Emitter<'_> {
             Op::Contract { over } => self.contract(value, over, accumulate),
             Op::Reduce { kind, over } => self.reduce(value, *kind, over, accumulate),
             Op::Scan { axis, direction } => self.scan(value, *axis, *direction),
+            Op::LinearAttention(op) => self.linear_attention(value, op),
             Op::ScatterAdd { axis, over } => self.scatter_add(value, *axis, over, accumulate),
             Op::TopK { axis, into } => self.top_k(value, *axis, *into),
             Op::Group { ragged } => self.group(value, *ragged),

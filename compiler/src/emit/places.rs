@@ -313,7 +313,8 @@ fn parts(graph: &Graph, units: &Units) -> Vec<Option<ValueId>> {
             let strided = units.of[operand.index()].is_some_and(|u| match &units.list[u].kind {
                 UnitKind::Region(_) | UnitKind::Attention(_) => true,
                 UnitKind::Kernel { value, accumulate } => {
-                    accumulate.is_none() && matches!(graph.node(*value).op, Op::Contract { .. })
+                    accumulate.is_none()
+                        && matches!(graph.node(*value).op, Op::Contract { .. } | Op::LinearAttention(_))
                 }
             });
             let only_here = users[operand.index()] == [value] && !graph.outputs.iter().any(|o| o.value == operand);

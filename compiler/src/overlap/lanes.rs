@@ -51,7 +51,7 @@ impl Lanes {
             Kernel::Send(_) | Kernel::Recv(_) => return StreamKind::InterNode,
             Kernel::Exchange(k) => &k.group,
             Kernel::AllToAllV(k) => &k.group,
-            Kernel::Matmul(_) | Kernel::Attention(_) | Kernel::AttentionBackward(_) => return StreamKind::Cube,
+            kernel if kernel.is_product() => return StreamKind::Cube,
             _ if self.vector => return StreamKind::Vector,
             _ => return StreamKind::Cube,
         };

@@ -39,7 +39,7 @@ impl Times for Rates {
         let node = graph.node(value);
         match &node.op {
             Op::Comm(comm) => sent(graph, value, comm) / link(lanes.of_group(&comm.group)),
-            Op::Contract { .. } => there(graph, value) * cost(graph, value).flops / CUBE,
+            Op::Contract { .. } | Op::LinearAttention(_) => there(graph, value) * cost(graph, value).flops / CUBE,
             _ => 0.0,
         }
     }
@@ -86,9 +86,7 @@ fn seconds(program: &Program, kernel: &Kernel, on: StreamKind) -> f64 {
         // What a rank reads is what it sends: the rows of an exchange are those that there are.
         (Kernel::AllToAllV(k), _) => (k.even * k.row * k.dtype.bytes()) as f64 / link(on),
         (Kernel::Exchange(_), _) => bytes / 2.0 / link(on),
-        (Kernel::Matmul(_) | Kernel::Attention(_) | Kernel::AttentionBackward(_), _) => {
-            (flops * share / CUBE).max(bytes / MEMORY)
-        }
+        (kernel, _) if kernel.is_product() => (flops * share / CUBE).max(bytes / MEMORY),
         _ => (flops * share / VECTOR).max(bytes / MEMORY),
     };
     LAUNCH + seconds

@@ -118,7 +118,7 @@ impl Tasks {
                 Kernel::Attention(_) | Kernel::AttentionBackward(_) => attended = Some(at),
                 _ => {}
             }
-            if matches!(instruction.kernel, Kernel::Matmul(_) | Kernel::Attention(_) | Kernel::AttentionBackward(_)) {
+            if instruction.kernel.is_product() {
                 products.push(at);
             }
             for operand in operands.iter().filter(|o| o.usage.reads()) {

@@ -48,8 +48,7 @@ impl Profile {
 
     /// Seconds of a kernel that moves so many bytes.
     pub fn kernel(&self, kernel: &Kernel, bytes: f64) -> f64 {
-        let is_product = matches!(kernel, Kernel::Matmul(_) | Kernel::Attention(_) | Kernel::AttentionBackward(_));
-        let flops = if is_product { self.cube } else { self.vector };
+        let flops = if kernel.is_product() { self.cube } else { self.vector };
         self.launch + (kernel.flops() / flops).max(bytes / self.bandwidth)
     }
 }

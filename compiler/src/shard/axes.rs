@@ -189,6 +189,7 @@ impl Finder<'_> {
             Op::Split { from, into } => *from != axis && !into.contains(&axis),
             Op::Merge { from, into } => !from.contains(&axis) && *into != axis,
             Op::Scan { axis: a, .. } => *a != axis,
+            Op::LinearAttention(op) => op.axis != axis && !op.over.contains(&axis),
             Op::Take { axis: a, .. } => *a != axis,
             Op::Slice { from, into, .. } | Op::Pad { from, into, .. } => ![from, into].contains(&&axis),
             Op::Stack(a) => *a != axis,

@@ -71,6 +71,7 @@ fn keys(whole: &Graph) -> Vec<AxisId> {
         let node = whole.node(value);
         let ordered: Vec<AxisId> = match &node.op {
             Op::Scan { axis, .. } | Op::Take { axis, .. } | Op::Stack(axis) => vec![*axis],
+            Op::LinearAttention(op) => vec![op.axis],
             Op::Gather { axis } | Op::ScatterAdd { axis, .. } => vec![*axis],
             Op::TopK { axis, into } => vec![*axis, *into],
             Op::Slice { from, into, .. } | Op::Pad { from, into, .. } => vec![*from, *into],

@@ -81,6 +81,7 @@ impl Partitioner<'_> {
         let node = self.whole.node(value);
         match &node.op {
             Op::Scan { axis, .. } | Op::Take { axis, .. } | Op::Stack(axis) | Op::Iota(axis) => vec![*axis],
+            Op::LinearAttention(op) => op.over.iter().chain([&op.axis]).copied().collect(),
             Op::TopK { axis, into } => vec![*axis, *into],
             Op::Slice { from, into, .. } | Op::Pad { from, into, .. } => vec![*from, *into],
             Op::Concat { from, into } => from.iter().chain([into]).copied().collect(),
@@ -210,6 +211,13 @@ impl Partitioner<'_> {
             && self.divides(width, dim, won)
         {
             return Winner::Axis(width);
+        }
+        // What remembers positions sees all of them, of some heads.
+        if let Op::LinearAttention(op) = &node.op
+            && claims.iter().any(|(_, axis)| *axis == op.axis)
+            && let Some(heads) = self.heads(node.operands[2], &[op.axis], dim, won)
+        {
+            return Winner::Axis(heads);
         }
         // What was claimed cannot stay: where positions are at home is as good a place, and costs no more than anywhere else.
         if !sums.is_empty() || !claims.is_empty() {

@@ -1,4 +1,4 @@
-//! Built-in functions, apart from those that move data between axes ([`super::groups`], [`super::joining`]).
+//! Built-in functions, apart from those that move data between axes ([`super::groups`], [`super::joining`]) or remember positions ([`super::linear`]).
 
 use super::Checker;
 use super::axes::Ax;
@@ -10,7 +10,7 @@ use super::value::{Checked, Outside, Reported, Tensor, Value, Var};
 use crate::ast::{Arg, Call, Expr, ExprKind, Span};
 use crate::diagnostics::quote;
 use crate::model::Const;
-use forebay_ir::{BinaryOp, DType, Direction, Op, ReduceKind, UnaryOp};
+use forebay_ir::{BinaryOp, DType, Direction, LinearReads, Op, ReduceKind, UnaryOp};
 
 impl<'a> Checker<'a> {
     /// A call of a built-in function.
@@ -39,6 +39,8 @@ impl<'a> Checker<'a> {
             "ceil" | "round" => self.constant_function(call, span),
             "min" | "max" | "sum" | "mean" => self.reduction(call, span),
             "scan" => self.scan(call, span),
+            "linear_attention" => self.linear_attention(LinearReads::Inclusive, call, span),
+            "delta_solve" => self.linear_attention(LinearReads::Solve, call, span),
             "where" => self.select(call, span),
             "index" => self.index(call),
             "size" => self.size_of(call),
@@ -368,6 +370,8 @@ pub(super) fn usage(name: &str) -> String {
         "max" => "max(x over a)` or `max(a, b)",
         "min" => "min(x over a)` or `min(a, b)",
         "scan" => "scan(x over t)",
+        "linear_attention" => "linear_attention(q, k over d, v, g over t)",
+        "delta_solve" => "delta_solve(q, k over d, v, g over t)",
         "where" => "where(condition, a, b)",
         "index" => "index(t)",
         "size" => "size(t)",

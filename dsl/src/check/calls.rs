@@ -266,6 +266,18 @@ impl<'a> Checker<'a> {
                 }
             })
             .collect::<Checked<Vec<_>>>()?;
+        let numbers: Vec<f64> = args.iter().filter_map(|arg| super::constant::number(arg.value())).collect();
+        let wrong = match (kind, &numbers[..]) {
+            (InitKind::Uniform, &[lo, hi]) if lo > hi => Some(format!("there is no number from {lo} to {hi}")),
+            (InitKind::Normal | InitKind::TruncatedNormal, &[std]) if std < 0.0 => {
+                Some(format!("a standard deviation of {std}"))
+            }
+            _ => None,
+        };
+        if let Some(message) = wrong {
+            let diagnostic = self.error("E0404", span, message);
+            return Err(self.report(diagnostic));
+        }
         Ok(InitValue { kind, args })
     }
 

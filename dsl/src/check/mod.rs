@@ -24,6 +24,7 @@ mod finish;
 mod groups;
 mod joining;
 mod layers;
+mod linear;
 mod losses;
 mod memo;
 mod operators;

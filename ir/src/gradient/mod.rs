@@ -15,9 +15,12 @@
 //! * `sign`, `floor`, comparisons and everything that gives integers have none; `rem` is differentiated as `a - b * floor(a / b)`;
 //! * `pow` is 0 in the base when the exponent is 0, and 0 in the exponent when the base is 0 and the exponent is not negative.
 //!
+//! Linear attention is undone by linear attention of other operands, the other way round: [`linear`].
+//!
 //! A gather through the rows of a `group` is undone by a gather through their inverse instead of a `scatter_add`: [`gather`].
 
 mod gather;
+mod linear;
 
 use crate::collective::{Comm, CommKind};
 use crate::graph::{Graph, Node, ValueId};
@@ -96,6 +99,7 @@ impl Rule<'_> {
             }
             Op::Gather { axis } => self.gather_rule(axis),
             Op::ScatterAdd { axis, .. } => self.scatter_rule(axis),
+            Op::LinearAttention(op) => self.linear_attention_rule(&op),
             Op::TopK { .. } | Op::Group { .. } | Op::Offsets { .. } | Op::Invert => Ok(None),
             Op::Comm(comm) => self.comm_rule(&comm),
             Op::Fused(fused) => {

@@ -1,5 +1,7 @@
 //! One node at a time.
 
+mod linear;
+
 use super::space::{Layout, Space};
 use super::{Mode, Tensor, scalar, sizes};
 use crate::fused::{self, Fused};
@@ -150,6 +152,7 @@ impl<'g> Machine<'g> {
             Op::Contract { .. } => self.contract(node),
             Op::Reduce { kind, .. } => self.reduce(node, *kind),
             Op::Scan { axis, direction } => self.scan(node, *axis, *direction),
+            Op::LinearAttention(op) => linear::linear_attention(self, node, op),
             Op::Take { axis, index } => {
                 let from = self.layout(operand()).from(*axis, *index).without(*axis);
                 self.copied(node, from)

@@ -1,7 +1,7 @@
 //! The oracle: what a graph means, computed slowly and plainly. Passes and kernels are judged by it.
 //!
 //! Two modes. [`Mode::F64`] computes every float op in f64 whatever its dtype says, which is what gradients are compared in.
-//! [`Mode::Typed`] rounds each result to its dtype; sums (`sum`, `contract`, `scan`, `scatter_add`) are accumulated in f64 and rounded once,
+//! [`Mode::Typed`] rounds each result to its dtype; sums (`sum`, `contract`, `scan`, `linear_attention`, `scatter_add`) are accumulated in f64 and rounded once,
 //! a bound that a kernel approaches and never reaches. Elementwise semantics are in [`scalar`], random numbers in [`crate::random`].
 //!
 //! Further rules:

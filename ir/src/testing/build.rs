@@ -228,7 +228,7 @@ impl<'a> Builder<'a> {
             Op::Reduce { .. } => of(0),
             Op::Scan { axis, .. } => of(0).map(|range| hull(range, times(range, (elements(&[*axis]), 0)))),
             Op::ScatterAdd { over, .. } => of(0).map(|r| hull(times(r, (elements(over), 0)), (0, 0))),
-            Op::Contract { .. } => None,
+            Op::Contract { .. } | Op::LinearAttention(_) => None,
             Op::Stack(_) | Op::Concat { .. } => {
                 (1..operands.len()).try_fold(of(0)?, |range, i| Some(hull(range, of(i)?)))
             }

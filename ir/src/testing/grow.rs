@@ -3,7 +3,7 @@
 use super::MAX_INPUT;
 use super::build::Builder;
 use crate::graph::{InputRole, ValueId};
-use crate::op::{BinaryOp, Direction, Op, ReduceKind, UnaryOp};
+use crate::op::{BinaryOp, Direction, LinearAttention, LinearReads, Op, ReduceKind, UnaryOp};
 use crate::types::{AxisId, DType, Extent, Type};
 
 const DTYPES: [DType; 5] = [DType::F32, DType::F64, DType::BF16, DType::I32, DType::Bool];
@@ -23,7 +23,7 @@ const ROLES: [InputRole; 9] = [
 type Step = fn(&mut Builder<'_>) -> Option<ValueId>;
 
 /// Each way to go on. Those that need rare operands stand here more than once.
-const STEPS: [Step; 34] = [
+const STEPS: [Step; 35] = [
     input,
     constant,
     iota,
@@ -43,6 +43,7 @@ const STEPS: [Step; 34] = [
     contract,
     reduce,
     scan,
+    linear_attention,
     rename,
     split,
     merge,
@@ -208,6 +209,33 @@ fn scan(b: &mut Builder<'_>) -> Option<ValueId> {
     let direction = b.one_of(&[Direction::Forward, Direction::Backward])?;
     let (x, axis) = b.value_and_axis(|b, v| b.is_number(v))?;
     b.add(Op::Scan { axis, direction }, &[x], "scan")
+}
+
+/// One value is queries, keys and values, and says how much is forgotten.
+fn linear_attention(b: &mut Builder<'_>) -> Option<ValueId> {
+    let v = b.value(|b, v| {
+        b.dtype(v).is_float() && b.fixed_axes(v).len() > 1 && b.graph.ragged_axis(&b.graph.ty(v).axes).is_none()
+    })?;
+    let axes = b.graph.ty(v).axes.clone();
+    let axis = b.one_of(&axes)?;
+    let others: Vec<AxisId> = axes.iter().copied().filter(|&a| a != axis).collect();
+    let own = b.one_of(&others)?;
+    let key = b.axis(b.graph.size(own), &axes, "key");
+    let k = b.add(Op::Rename { from: own, to: key }, &[v], "k")?;
+    let q = if b.flip() { b.add(Op::Unary(UnaryOp::Cos), &[k], "q")? } else { k };
+    let mut over = others;
+    over.sort_unstable();
+    let sum = b.add(Op::Reduce { kind: ReduceKind::Sum, over }, &[v], "sum")?;
+    let size = b.add(Op::Unary(UnaryOp::Abs), &[sum], "size")?;
+    let decay = b.add(Op::Unary(UnaryOp::Neg), &[size], "decay")?;
+    let dtype = b.dtype(v);
+    let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
+    let g = b.add(Op::Cast(wide), &[decay], "g")?;
+    let direction = b.one_of(&[Direction::Forward, Direction::Backward])?;
+    let reads = b.one_of(&LinearReads::ALL)?;
+    let result = b.one_of(&[dtype, wide])?;
+    let op = LinearAttention { axis, over: vec![key], direction, reads, result };
+    b.add(Op::LinearAttention(Box::new(op)), &[q, k, v, g], "linear")
 }
 
 fn rename(b: &mut Builder<'_>) -> Option<ValueId> {

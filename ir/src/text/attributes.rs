@@ -6,7 +6,7 @@ use super::scope::Scope;
 use crate::collective::{Comm, CommKind};
 use crate::fused::{AxisCount, Fused, FusedKind};
 use crate::graph::{Graph, Node, ValueId};
-use crate::op::{BinaryOp, Direction, Op, ReduceKind, UnaryOp};
+use crate::op::{BinaryOp, Direction, LinearAttention, LinearReads, Op, ReduceKind, UnaryOp};
 use crate::types::{AxisId, DType};
 
 /// `contract %x, %w over {d}`.
@@ -25,6 +25,10 @@ pub(super) fn print(graph: &Graph, node: &Node) -> String {
         Op::Broadcast(along) => format!("along {{{}}}", axes(along)),
         Op::Contract { over } | Op::Reduce { kind: _, over } => format!("over {{{}}}", axes(over)),
         Op::Scan { axis: along, direction } => format!("{{{} {}}}", axis(along), direction_name(*direction)),
+        Op::LinearAttention(op) => {
+            let (direction, reads) = (direction_name(op.direction), op.reads.name());
+            format!("{{{} {direction} {reads}}} over {{{}}}", axis(&op.axis), axes(&op.over))
+        }
         Op::Rename { from, to } => format!("{{{} -> {}}}", axis(from), axis(to)),
         Op::Split { from, into } => format!("{{{} -> {}}}", axis(from), axes(into)),
         Op::Merge { from, into } | Op::Concat { from, into } => format!("{{{} -> {}}}", axes(from), axis(into)),
@@ -140,7 +144,7 @@ fn direction_name(direction: Direction) -> &'static str {
     }
 }
 
-/// Op and operands. The dtype of a cast is not among the attributes: it stands in the result's type, which the caller reads.
+/// Op and operands. The dtypes of casts and of what linear attention gives are not among the attributes: they stand in the result's type, which the caller reads.
 pub(super) fn parse(scope: &Scope, cursor: &mut Cursor<'_>) -> Result<(Op, Vec<ValueId>)> {
     let word = cursor.peek_word();
     let name = cursor.name("an op")?;
@@ -178,6 +182,12 @@ pub(super) fn parse(scope: &Scope, cursor: &mut Cursor<'_>) -> Result<(Op, Vec<V
         "reduce_min" => Op::Reduce { kind: ReduceKind::Min, over: parse_over(scope, cursor)? },
         "scan" => {
             braced(cursor, |cursor| Ok(Op::Scan { axis: scope.axis(cursor)?, direction: parse_direction(cursor)? }))?
+        }
+        "linear_attention" => {
+            let (axis, direction, reads) =
+                braced(cursor, |cursor| Ok((scope.axis(cursor)?, parse_direction(cursor)?, parse_reads(cursor)?)))?;
+            let over = parse_over(scope, cursor)?;
+            Op::LinearAttention(Box::new(LinearAttention { axis, over, direction, reads, result: DType::F32 }))
         }
         "rename" => {
             let (from, to) = mapped(cursor, one, one)?;
@@ -278,6 +288,13 @@ fn parse_random(scope: &Scope, cursor: &mut Cursor<'_>) -> Result<Op> {
         None
     };
     Ok(Op::Random { site, batch })
+}
+
+fn parse_reads(cursor: &mut Cursor<'_>) -> Result<LinearReads> {
+    match LinearReads::ALL.into_iter().find(|r| cursor.eat_word(r.name())) {
+        Some(reads) => Ok(reads),
+        None => Err(cursor.unexpected("`inclusive`, `exclusive` or `solve`")),
+    }
 }
 
 fn parse_direction(cursor: &mut Cursor<'_>) -> Result<Direction> {

@@ -6,7 +6,7 @@ use super::lex::{Cursor, Fault, Name, Result, shown};
 use super::scope::Scope;
 use crate::collective::MeshDim;
 use crate::graph::{Graph, Input, InputRole, Node, OutputRole, ValueId};
-use crate::op::Op;
+use crate::op::{LinearAttention, Op};
 use crate::types::{Axis, AxisId, Extent, Type};
 use crate::verify;
 
@@ -244,7 +244,11 @@ impl<'a> Body<'a> {
             }
         };
         let ty = self.ty(cursor)?;
-        let op = if let Op::Cast(_) = op { Op::Cast(ty.dtype) } else { op };
+        let op = match op {
+            Op::Cast(_) => Op::Cast(ty.dtype),
+            Op::LinearAttention(op) => Op::LinearAttention(Box::new(LinearAttention { result: ty.dtype, ..*op })),
+            op => op,
+        };
         let Some(name) = name else { return Ok(None) };
         let mut node = Node { op, operands, ty, name: name.to_string() };
         if let Err(message) = verify::node_is_legal(&self.scope.graph, &node) {

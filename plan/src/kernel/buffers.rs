@@ -23,6 +23,9 @@ impl Kernel {
                 all.extend(pairs.chain(&mut k.d_v).chain(&mut k.d_sink).map(|v| &mut v.buffer));
                 all
             }
+            Kernel::LinearAttention(k) => {
+                [&mut k.q, &mut k.k, &mut k.v, &mut k.g, &mut k.out].into_iter().map(|v| &mut v.buffer).collect()
+            }
             Kernel::Reduce(k) => {
                 let ragged = k.ragged.iter_mut().map(|r| &mut r.offsets);
                 [&mut k.input.buffer, &mut k.out.buffer].into_iter().chain(ragged).collect()

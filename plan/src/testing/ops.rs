@@ -14,6 +14,7 @@ pub enum Op {
     Softmax,
     Matmul,
     Attention,
+    LinearAttention,
     Accumulate,
     ColumnSum,
     Scan,
@@ -31,6 +32,7 @@ impl Op {
         Op::Softmax,
         Op::Matmul,
         Op::Attention,
+        Op::LinearAttention,
         Op::Accumulate,
         Op::ColumnSum,
         Op::Scan,
@@ -122,6 +124,7 @@ impl Body {
             Op::Softmax => self.softmax(),
             Op::Matmul => self.matmul(false),
             Op::Attention => self.attention(),
+            Op::LinearAttention => self.linear_attention(),
             Op::Accumulate => self.matmul(true),
             Op::ColumnSum => self.column_sum(),
             Op::Scan => {
@@ -273,6 +276,37 @@ impl Body {
             d_sink: Some(view(d_sink, &[1])),
         };
         self.push("attention.gradients", Kernel::AttentionBackward(backward));
+    }
+
+    /// Rows are positions; two heads share queries and keys, and forget by themselves.
+    fn linear_attention(&mut self) {
+        let (rows, columns, heads) = (self.rows, self.columns, 2);
+        let view = |buffer, strides: &[u64]| View { buffer, offset: 0, strides: strides.to_vec() };
+        let [q, k, v] = [(); 3].map(|()| self.any());
+        let decays = self.builder.temporary("decays", DType::F32, heads * rows);
+        let stores = vec![Store { value: Arg::Const(-0.5), view: view(decays, &[rows, 1]) }];
+        let dims = vec![heads, rows];
+        let region = Region { dims, row_dims: 1, ragged: None, loads: vec![], steps: vec![], stores };
+        self.push("decays", Kernel::Region(region));
+        let shared = [0, columns, 1];
+        let all = [LinearReads::Inclusive, LinearReads::Exclusive, LinearReads::Solve];
+        let reads = all[self.rng.below(3) as usize];
+        let kernel = LinearAttention {
+            dtype: DType::F32,
+            result: DType::F32,
+            reads,
+            backward: self.rng.below(2) == 1,
+            batch: vec![heads],
+            positions: rows,
+            keys: vec![columns],
+            values: vec![columns],
+            q: view(q, &shared),
+            k: view(k, &shared),
+            v: view(v, &shared),
+            g: view(decays, &[rows, 1]),
+            out: view(self.wide("remembered"), &[rows * columns, columns, 1]),
+        };
+        self.push("linear", Kernel::LinearAttention(kernel));
     }
 
     fn column_sum(&mut self) {

@@ -3,7 +3,7 @@
 use super::footprint::{Footprint, distinct};
 use super::place::{Place, quoted};
 use super::rules::{Findings, Rule};
-use super::{MAX_GROUPS, MAX_RANK, attention, comm, region};
+use super::{MAX_GROUPS, MAX_RANK, attention, comm, linear, region};
 use crate::kernel::*;
 use crate::operands::{Operand, RaggedRows, reach};
 use crate::print::json_name;
@@ -90,6 +90,7 @@ fn sizes(cx: &mut Cx, kernel: &Kernel) {
             attention::sizes(cx, inputs);
             attention::strides(cx, kernel);
         }
+        Kernel::LinearAttention(k) => linear::sizes(cx, k),
         Kernel::Reduce(k) => {
             space_of(cx, &k.dims, [&k.input]);
             let kept = k.out.strides.len();
@@ -211,7 +212,7 @@ fn group_starts(cx: &mut Cx, kernel: &Kernel) {
         Kernel::ScatterAdd(k) => limit(&k.ragged),
         Kernel::RowGroups(k) => Some((k.offsets, k.groups)),
         Kernel::Offsets(k) => Some((k.out, k.groups)),
-        Kernel::Attention(_) | Kernel::AttentionBackward(_) => None,
+        Kernel::Attention(_) | Kernel::AttentionBackward(_) | Kernel::LinearAttention(_) => None,
         Kernel::Scan(_) | Kernel::TopK(_) | Kernel::Group(_) | Kernel::Invert(_) => None,
         Kernel::Random(_) | Kernel::RandomKey { .. } => None,
         Kernel::AllToAllV(k) => Some((k.offsets, k.experts)),
@@ -234,6 +235,7 @@ fn form(cx: &mut Cx, kernel: &Kernel, operands: &[Operand]) {
         Kernel::Matmul(k) => matmul(cx, k),
         Kernel::Region(k) => region::check(cx, k),
         Kernel::Attention(_) | Kernel::AttentionBackward(_) => attention::check(cx, kernel, operands),
+        Kernel::LinearAttention(k) => linear::check(cx, k, operands),
         Kernel::Reduce(k) => reduce(cx, k),
         Kernel::Scan(k) => numbers(cx, k.dtype, Rule::Reduce),
         Kernel::Gather(k) => ragged_dim(cx, &k.ragged, k.dims.len()),

@@ -32,6 +32,7 @@ mod footprint;
 mod globals;
 mod intervals;
 mod kernels;
+mod linear;
 mod memory;
 mod mesh;
 pub mod order;
@@ -71,6 +72,9 @@ pub const MAX_PAIRS: usize = 8;
 
 /// The most elements of a head of attention.
 pub const MAX_HEAD: u64 = 4096;
+
+/// The most elements of a key of linear attention.
+pub const MAX_KEY: u64 = 1 << 16;
 
 /// The most groups of a counting sort.
 pub const MAX_GROUPS: u64 = 1 << 24;

@@ -58,6 +58,7 @@ rules! {
     Matmul "matmul" "A matrix product is of float type; with ragged rows or columns the groups share one result."
     Epilogue "epilogue" "The epilogue of a product is elementwise work without lookups, over the rows and columns of a result whose rows lie side by side; it sees the result as it was made."
     Attention "attention" "Attention is of float type with a finite factor; no array has two positions or elements of a head in one place, and every query has an lse of its own; some gradient is wanted, that of a sink only where there is one."
+    LinearAttention "linear-attention" "Linear attention is of float type, its result of the same type or that of its sums; no array has two positions or elements of a head in one place."
     RegionForm "region-form" "A region has a row of its last dimensions; when it reduces rows, no ragged dimension is part of them; it stores something."
     StepArgs "step-args" "A step has as many arguments as its operation takes; they name loads and earlier steps."
     StepTypes "step-types" "A step's arguments and result have the types that its operation takes; constants are representable."

@@ -10,6 +10,7 @@ use forebay_runtime::kernels::Cpu;
 use memory::Memory;
 
 mod attention;
+mod linear;
 #[path = "../memory/mod.rs"]
 mod memory;
 mod others;

@@ -255,6 +255,7 @@ pub fn kind(program: &Program, kernel: &Kernel) -> &'static str {
         Kernel::Region(_) => "region",
         Kernel::Attention(_) => "attention forward",
         Kernel::AttentionBackward(_) => "attention backward",
+        Kernel::LinearAttention(_) => "linear attention",
         Kernel::Reduce(_) => "reduce",
         Kernel::Scan(_) => "scan",
         Kernel::Gather(_) => "gather",

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 /// A level of CPU features, never above what this machine has: a value of this type is the licence to call the code compiled for it.
 ///
-/// Matrix products and attention may differ in their last bits between `portable` and the others (which fuse multiplication and addition there), and those of bf16
+/// Matrix products, attention and linear attention may differ in their last bits between `portable` and the others (which fuse multiplication and addition there), and products and attention of bf16
 /// between `amx` (which sums sixteen pairs of products at a time), `avx512bf16` (which sums pairs; both take denormal numbers for zeros, and in attention round to bf16 what they
 /// multiply) and the others; products of f32 also between `amx`, which makes them of products of bf16 (and NaN of infinities, and may make zeros of what is tiny), and the others. Everything else gives equal bits at every level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -25,6 +25,7 @@ pub(crate) mod draw;
 pub(crate) mod halves;
 mod index;
 mod lanes;
+mod linear;
 pub(crate) mod math;
 mod matmul;
 pub(crate) mod narrow;
@@ -173,6 +174,7 @@ enum Inner {
     Region(Box<region::Region>),
     Attention(Box<attention::Forward>),
     AttentionBackward(Box<attention::Backward>),
+    LinearAttention(Box<linear::Linear>),
     Reduce(Box<reduce::Reduce>),
     Scan(scan::Scan),
     Gather(Box<index::Gather>),
@@ -198,6 +200,7 @@ pub fn prepare(kernel: &Kernel, buffers: &[Buffer], cpu: Cpu) -> Result<Prepared
         Kernel::Region(k) => Inner::Region(Box::new(region::Region::prepare(k, &cx)?)),
         Kernel::Attention(k) => Inner::Attention(Box::new(attention::Forward::prepare(k, &cx)?)),
         Kernel::AttentionBackward(k) => Inner::AttentionBackward(Box::new(attention::Backward::prepare(k, &cx)?)),
+        Kernel::LinearAttention(k) => Inner::LinearAttention(Box::new(linear::Linear::prepare(k, &cx)?)),
         Kernel::Reduce(k) => Inner::Reduce(Box::new(reduce::Reduce::prepare(k, &cx)?)),
         Kernel::Scan(k) => Inner::Scan(scan::Scan::prepare(k, &cx)?),
         Kernel::Gather(k) => Inner::Gather(Box::new(index::Gather::prepare(k, &cx)?)),
@@ -239,6 +242,7 @@ pub unsafe fn run(prepared: &Prepared, cx: &KernelCx) -> Result<(), KernelError>
             Inner::Region(k) => k.run(cx),
             Inner::Attention(k) => k.run(cx),
             Inner::AttentionBackward(k) => k.run(cx),
+            Inner::LinearAttention(k) => k.run(cx),
             Inner::Reduce(k) => k.run(cx),
             Inner::Scan(k) => k.run(cx),
             Inner::Gather(k) => k.run(cx),
@@ -267,6 +271,7 @@ pub fn scratch_bytes(prepared: &Prepared) -> ScratchBytes {
         Inner::Region(k) => k.scratch_bytes(),
         Inner::Attention(k) => k.scratch_bytes(),
         Inner::AttentionBackward(k) => k.scratch_bytes(),
+        Inner::LinearAttention(k) => k.scratch_bytes(),
         Inner::Reduce(k) => k.scratch_bytes(),
         Inner::ScatterAdd(k) => k.scratch_bytes(),
         Inner::TopK(k) => k.scratch_bytes(),

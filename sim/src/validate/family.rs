@@ -19,9 +19,13 @@ pub struct Family {
     pub biases: bool,
     /// Learned logits beside the keys.
     pub sinks: bool,
+    /// A sigmoid of the input over what attention gives.
+    pub gate: bool,
     /// How many positions attention sees, its own among them; all where it is 0.
     pub window: u64,
-    /// Of so many layers the last sees all positions; none where it is 0.
+    /// Gated DeltaNet in place of attention.
+    pub linear: Option<Linear>,
+    /// Of so many layers the last sees all positions, with attention; none where it is 0.
     pub full_every: u64,
     /// Of so many layers the last has experts; 0 where nothing is known.
     pub experts_every: u64,
@@ -31,6 +35,18 @@ pub struct Family {
     pub groups_of_token: u64,
     /// Experts of clamped SwiGLU, with biases of theirs and of the router; where none are shared.
     pub clamped_experts: bool,
+}
+
+/// Heads of a linear attention, which a table's columns of heads do not count.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Linear {
+    /// Heads of queries and keys.
+    pub key_heads: u64,
+    /// Heads of values.
+    pub value_heads: u64,
+    /// Elements of each.
+    pub head: u64,
 }
 
 #[derive(Deserialize)]
@@ -68,6 +84,7 @@ impl Family {
             (self.qkv_bias || self.biases, "qkv_bias"),
             (self.biases, "out_bias"),
             (self.sinks, "sinks"),
+            (self.gate, "gate"),
         ];
         let mut text: String = flags.iter().filter(|(on, _)| *on).map(|(_, name)| format!(", {name} = true")).collect();
         if windowed {
@@ -76,9 +93,9 @@ impl Family {
         text
     }
 
-    /// Are layers of two kinds: with a window, and without?
+    /// Are layers of two kinds: with attention to all positions, and with a window or linear attention?
     pub fn alternates(&self) -> bool {
-        self.window > 0 && self.full_every > 0
+        (self.window > 0 || self.linear.is_some()) && self.full_every > 0
     }
 }
 

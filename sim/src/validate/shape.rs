@@ -2,7 +2,7 @@
 
 mod words;
 
-use super::family::Family;
+use super::family::{Family, Linear};
 use super::runs::Run;
 use crate::says::{number_of, said_any, says};
 pub use words::is_packed;
@@ -270,23 +270,28 @@ impl Shape {
         self.documents
     }
 
-    /// Attention of a layer: the lines that add it to `x`, in one way or, where only some layers have a window, in two.
+    /// Attention of a layer: the lines that add it to `x`, in one way or, where only some layers have a window or linear attention, in two.
     fn attention(&self, norm: &str, theta: &str) -> String {
         let Shape { heads, kv_heads, head, .. } = *self;
-        let call = |windowed: bool| match self.latent {
-            None => {
-                let more = self.family.attention(windowed);
+        let call = |other: bool| match (self.latent.as_ref(), self.family.linear.filter(|_| other)) {
+            (None, Some(Linear { key_heads, value_heads, head })) => {
+                format!("gated_delta_net({norm}@norm1(x), {key_heads}, {value_heads}, {head}, {head})")
+            }
+            (None, None) => {
+                let more = self.family.attention(other);
                 format!("attention({norm}@norm1(x), {heads}, {kv_heads}, {head}, theta = {theta}{more})")
             }
-            Some(l) => format!("mla({norm}@norm1(x), {heads}, {}, {}, {}, {}, {})", l.q, l.kv, l.nope, l.rope, l.value),
+            (Some(l), _) => {
+                format!("mla({norm}@norm1(x), {heads}, {}, {}, {}, {}, {})", l.q, l.kv, l.nope, l.rope, l.value)
+            }
         };
         if self.latent.is_none() && self.family.alternates() {
-            let [with, without] = [true, false].map(call);
+            let [other, full] = [true, false].map(call);
             return format!(
-                "    if full {{\n        x = x + {without}\n    }} else {{\n        x = x + {with}\n    }}\n"
+                "    if full {{\n        x = x + {full}\n    }} else {{\n        x = x + {other}\n    }}\n"
             );
         }
-        format!("    x = x + {}\n", call(self.family.window > 0))
+        format!("    x = x + {}\n", call(self.family.window > 0 || self.family.linear.is_some()))
     }
 
     /// The model file.
@@ -498,6 +503,17 @@ mod tests {
         assert_eq!((dense("", "2"), dense("MoE every other layer", "")), (vec![2, 3], vec![1, 3]));
         assert_eq!((dense("moe_layer_freq=2", "2"), dense("moe_layer_freq=1", "")), (vec![1, 3], vec![0, 1, 2, 3]));
         assert_eq!(dense("moe_layer_freq=2", "1"), vec![1, 2, 3], "one at the beginning is another thing");
+    }
+
+    /// Three of Qwen3-Next's four layers remember positions, the fourth attends to them behind a gate; others of the name do not.
+    #[test]
+    fn layers_remember_positions_where_the_family_does() {
+        let parts = |name: &str| {
+            let model = model(name, 4);
+            ["a_log", ".wg", "q_norm.gain", ".router"].map(|end| count(&model, end))
+        };
+        assert_eq!(parts("Qwen3-Next-80B-A3B"), [3, 1, 1, 4]);
+        assert_eq!(parts("Qwen3_30B_a3B"), [0, 0, 4, 4]);
     }
 
     /// Layers that see all positions are as many as is said, or as the family has.

@@ -122,6 +122,7 @@ pub(in crate::overlap) fn mixture(graph: &Graph, group: ValueId, pieces: u64) ->
         match &node.op {
             Op::Reduce { over, .. } | Op::Contract { over } | Op::ScatterAdd { over, .. } => over.iter().any(is_cut),
             Op::Scan { axis, .. } | Op::TopK { axis, .. } | Op::Take { axis, .. } => is_cut(axis),
+            Op::LinearAttention(op) => is_cut(&op.axis) || op.over.iter().any(is_cut),
             Op::Rename { from, .. } | Op::Slice { from, .. } | Op::Pad { from, .. } => is_cut(from),
             Op::Concat { from, .. } => from.iter().any(is_cut),
             // Rows look up tokens, by numbers that are those of the piece; but not what follows from rows.

@@ -173,6 +173,24 @@ const BROKEN: &[(Rule, &str, Break)] = &[
     (Rule::ViewInside, "looked-up axis of a load", |p| lookup(p).axis_size += 1),
     (Rule::ViewInside, "index of a load", |p| lookup(p).index.strides[0] += 2),
     (Rule::ViewInside, "looked-up axis", |p| kernel!(p, "dispatched", Gather).axis_size += 1),
+    (Rule::Sizes, "no positions", |p| kernel!(p, "linear", LinearAttention).positions = 0),
+    (Rule::Sizes, "huge key", |p| kernel!(p, "linear", LinearAttention).keys[0] = 1 << 20),
+    (Rule::Sizes, "strides of decays", |p| kernel!(p, "linear", LinearAttention).g.strides.push(1)),
+    (Rule::ViewInside, "positions", |p| kernel!(p, "linear", LinearAttention).positions += 1),
+    (Rule::ViewType, "decays", |p| buffer(p, "decays").dtype = DType::Bf16),
+    (Rule::Distinct, "linear attention", |p| kernel!(p, "linear", LinearAttention).out.strides[0] = 0),
+    (Rule::LinearAttention, "shared keys", |p| kernel!(p, "linear", LinearAttention).k.strides[2] = 0),
+    (Rule::LinearAttention, "shared decays", |p| kernel!(p, "linear", LinearAttention).g.strides[1] = 0),
+    (Rule::LinearAttention, "narrow result", |p| {
+        let linear = kernel!(p, "linear", LinearAttention);
+        linear.result = DType::Bf16;
+        buffer(p, "remembered").dtype = DType::Bf16;
+    }),
+    (Rule::LinearAttention, "integers", |p| {
+        let linear = kernel!(p, "linear", LinearAttention);
+        (linear.dtype, linear.result) = (DType::I32, DType::I32);
+        forward(p).buffers.iter_mut().filter(|b| b.name != "decays").for_each(|b| b.dtype = DType::I32);
+    }),
     (Rule::ViewInside, "scan", |p| kernel!(p, "scan", Scan).n += 1),
     (Rule::Sizes, "scan overflow", |p| kernel!(p, "scan", Scan).outer = 1 << 60),
     (Rule::ViewInside, "top-k", |p| kernel!(p, "chosen", TopK).outer += 1),

@@ -30,7 +30,7 @@ fn the_tiny_plan_uses_every_kernel_and_several_streams() {
     let mut kernels: Vec<&str> = plan.programs.iter().flat_map(|p| &p.instructions).map(|i| i.kernel.name()).collect();
     kernels.sort_unstable();
     kernels.dedup();
-    assert_eq!(kernels.len(), 16, "{kernels:?}");
+    assert_eq!(kernels.len(), 17, "{kernels:?}");
     assert!(plan.programs.iter().any(|p| p.events > 3 && p.streams.len() > 1));
 }
 

@@ -4,6 +4,7 @@ mod attention;
 mod chains;
 mod epilogue;
 mod index;
+mod linear;
 mod lookup;
 mod matmul;
 mod reduce;
