@@ -85,6 +85,11 @@ fn mamba2() {
 }
 
 #[test]
+fn mamba2_in_rows_shorter_than_its_convolution() {
+    check("mamba2_short");
+}
+
+#[test]
 fn attention_sinks() {
     check("attention_sinks");
 }

@@ -9,6 +9,7 @@ use common::training::{ROWS, Run, compare, plan, strategy, train};
 use common::{Example, all_cases, examples, meets};
 use forebay_compiler::shard::Strategy;
 use forebay_ir::DType;
+use forebay_plan::Kernel;
 use std::collections::BTreeSet;
 
 /// Every pair of degrees is in one of these; `dp × micro` is always [`ROWS`].
@@ -207,6 +208,27 @@ fn losses_see_the_rows_of_their_scope() {
         let alone = plan(&example, "micro=2", DType::F64, &[]).unwrap();
         let plan = plan(&example, text, DType::F64, &[]).unwrap_or_else(|e| panic!("{text}: {e}"));
         compare(&format!("{name} {text}"), &train(name, &plan, 3), &train(name, &alone, 3), 1e-10);
+    }
+}
+
+/// Ranks that share heads, or cut positions, remember whole rows of the heads that they have: all heads are theirs once.
+#[test]
+fn linear_attention_is_of_whole_rows() {
+    let problems = |text: &str| {
+        let plan = plan(&Example::named("qwen3-next-80b-a3b"), text, DType::F32, &[]).unwrap();
+        let kernels = plan.programs.iter().filter(|p| p.name.starts_with("train.")).flat_map(|p| &p.instructions);
+        let linear = kernels.filter_map(|i| match &i.kernel {
+            Kernel::LinearAttention(k) => Some((k.batch.iter().product::<u64>(), k.positions)),
+            _ => None,
+        });
+        let mut all: Vec<(u64, u64)> = linear.collect();
+        all.dedup();
+        all
+    };
+    // Two rows of 16 positions and four value heads in a micro-batch.
+    assert_eq!(problems("micro=2"), [(8, 16)]);
+    for text in ["tp=2,micro=2", "cp=2,micro=2", "cp=2,cp_algo=ring,micro=2", "cp=2,cp_algo=gather,micro=2"] {
+        assert_eq!(problems(text), [(4, 16)], "{text}");
     }
 }
 

@@ -284,6 +284,23 @@ mod tests {
         assert_eq!(copied(include_str!("../../examples/models/qwen3-30b-a3b.moe")), 0.0);
     }
 
+    /// What linear attention gives is attention's: what it writes and what it reads. Two rows of 16 positions and two heads of eight elements, in bf16.
+    #[test]
+    fn what_is_remembered_is_saved_as_attention() {
+        let text = "model M(batch = 2, seq = 16, d = 8, vocab = 8) {
+            input tokens: token[batch, seq], labels: token[batch, seq]
+            param embed[vocab, d] = normal(0.02), head[d, vocab] = normal(0.02)
+            x = embed[tokens, d]
+            repeat 2 { x = x + gated_delta_net(rms_norm(x), 2, 2, 8, 8) }
+            logits[batch, seq, vocab] = x * head
+            loss ce = sum(cross_entropy(logits, labels) over batch, seq) per sum(valid(labels) over batch, seq)
+        }";
+        let of_attention = |program: &Program| {
+            saved_by_kind(program).iter().filter(|(kind, _)| *kind == Kind::Attention).map(|(_, bytes)| bytes).sum()
+        };
+        assert_eq!(most_of(&plan(text, &[], "dp=1"), of_attention), f64::from(2 * (2 * 16 * 2 * 8 * 2)));
+    }
+
     /// Rows that are sent to experts on other ranks stay, and those that come: of what is not in the frame at its most anyway.
     #[test]
     fn rows_stay_that_go_to_other_ranks() {

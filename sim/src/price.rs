@@ -46,6 +46,24 @@ pub struct Priced {
     pub leaves_node: bool,
 }
 
+impl Priced {
+    /// Work of a rank by itself that the host starts as one kernel.
+    fn work(kind: Kind, seconds: f64, flops: f64) -> Priced {
+        Priced {
+            kind,
+            seconds,
+            hidden: 0.0,
+            flops,
+            sent: 0.0,
+            load: 0.0,
+            action: Action::Work,
+            launches: 1.0,
+            host_waits: false,
+            leaves_node: false,
+        }
+    }
+}
+
 /// What an instruction has to do with ranks of other roles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
@@ -225,22 +243,10 @@ impl<'a> Pricer<'a> {
     /// Prices an instruction that the host starts.
     fn alone(&self, program: &Program, instruction: &Instruction) -> Priced {
         let optimizer = program.name.starts_with(OPTIMIZER);
-        let work = |kind, seconds, flops| Priced {
-            kind,
-            seconds,
-            hidden: 0.0,
-            flops,
-            sent: 0.0,
-            load: 0.0,
-            action: Action::Work,
-            launches: 1.0,
-            host_waits: false,
-            leaves_node: false,
-        };
         if let Some(bound) = copied(program, instruction) {
             let bytes = bound * self.ragged(&instruction.kernel);
             // (Where the cluster does not say, nothing is simulated.)
-            return work(Kind::Swap, self.cluster.host_copy(bytes).unwrap_or(f64::INFINITY), 0.0);
+            return Priced::work(Kind::Swap, self.cluster.host_copy(bytes).unwrap_or(f64::INFINITY), 0.0);
         }
         match &instruction.kernel {
             Kernel::Matmul(k) => self.matmul(program, k, &instruction.kernel),
@@ -254,39 +260,16 @@ impl<'a> Pricer<'a> {
             Kernel::Send(k) => {
                 let bytes = (k.elements * k.dtype.bytes()) as f64;
                 let action = Action::Send { peer: k.peer, channel: k.channel, bytes, part: 1.0 };
-                Priced {
-                    kind: Kind::Pp,
-                    seconds: self.cluster.kernel_start(),
-                    hidden: 0.0,
-                    flops: 0.0,
-                    sent: bytes,
-                    load: 0.0,
-                    action,
-                    launches: 1.0,
-                    host_waits: false,
-                    leaves_node: false,
-                }
+                Priced { sent: bytes, action, ..Priced::work(Kind::Pp, self.cluster.kernel_start(), 0.0) }
             }
             Kernel::Recv(k) => {
                 let action = Action::Receive { peer: k.peer, channel: k.channel };
-                let host_waits = self.framework.receive_waits;
-                Priced {
-                    kind: Kind::Pp,
-                    seconds: 0.0,
-                    hidden: 0.0,
-                    flops: 0.0,
-                    sent: 0.0,
-                    load: 0.0,
-                    action,
-                    launches: 1.0,
-                    host_waits,
-                    leaves_node: false,
-                }
+                Priced { action, host_waits: self.framework.receive_waits, ..Priced::work(Kind::Pp, 0.0, 0.0) }
             }
             kernel => {
                 let (flops, bytes) = self.streamed(program, kernel);
                 if self.framework.host_optimizer_gbps > 0.0 && program.name.starts_with(UPDATE) {
-                    return work(Kind::Optimizer, self.on_hosts(bytes), 0.0);
+                    return Priced::work(Kind::Optimizer, self.on_hosts(bytes), 0.0);
                 }
                 let (kind, passes) = if optimizer {
                     (Kind::Optimizer, self.gradients.passes(&program.name))
@@ -294,7 +277,7 @@ impl<'a> Pricer<'a> {
                     (Kind::Vector, self.loss_passes(program, kernel).unwrap_or(self.framework.vector_passes))
                 };
                 let Biases { starts, bytes: of_biases } = self.biases(kernel);
-                let priced = work(kind, self.cluster.vector(flops, bytes * passes + of_biases), 0.0);
+                let priced = Priced::work(kind, self.cluster.vector(flops, bytes * passes + of_biases), 0.0);
                 Priced { launches: starts, ..priced }
             }
         }

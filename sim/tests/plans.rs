@@ -1,16 +1,20 @@
 //! Compiled plans, simulated.
 
+use forebay_compiler::memory::Price;
 use forebay_compiler::pipeline::{CompileOptions, Models, compile};
 use forebay_compiler::shard::Strategy;
 use forebay_cost::cluster::{Count, NonNegative};
 use forebay_cost::{Cluster, Precision, Remembered, known};
 use forebay_dsl::model::CheckedModel;
-use forebay_ir::DType;
+use forebay_ir::cost::cost;
+use forebay_ir::{DType, Op as GraphOp};
 use forebay_plan::{Kernel, Plan, TensorKind};
+use forebay_sim::ValuePricer;
 use forebay_sim::framework::{Framework, find, known as frameworks};
 use forebay_sim::kind::Kind;
 use forebay_sim::lower::{Lane, Op, Recompute, lower};
 use forebay_sim::price::Pricer;
+use forebay_sim::recorded::Graphs;
 use forebay_sim::report::{Communication, Options, Report, simulate};
 use forebay_sim::steps::Fidelity;
 use forebay_sim::table::table;
@@ -396,7 +400,7 @@ fn ends_of_a_pipeline_may_have_no_layers() {
 /// A state is remembered by as many kernels as its pass has ops, each of which takes what the cluster says; a system whose graphs hold attention starts them with it.
 #[test]
 fn linear_attention_is_priced_by_its_chunks() {
-    let text = "model M(batch = 2, seq = 256, d = 64, vocab = 64) {
+    let text = "model M(batch = 2, seq = 256, d = 2048, vocab = 64) {
         input tokens: token[batch, seq], labels: token[batch, seq]
         param embed[vocab, d] = normal(0.02), head[d, vocab] = normal(0.02)
         x = embed[tokens, d]
@@ -406,6 +410,7 @@ fn linear_attention_is_priced_by_its_chunks() {
     }";
     let options = CompileOptions { compute: DType::BF16, ..CompileOptions::default() };
     let train = forebay_dsl::load(text, &options.check_options(true, None, 1)).expect("a model").model;
+    let forward = train.segments.iter().map(|s| s.forward.clone()).find(|g| g.name.contains("repeat"));
     let plan = compile(&Models { eval: train.clone(), generate: train.clone(), train }, &options).expect("a plan");
     let h100 = cluster("h100");
     let framework = Framework::default();
@@ -431,7 +436,24 @@ fn linear_attention_is_priced_by_its_chunks() {
             assert!(matches!((k.key_size(), k.value_size()), (16, 32) | (32, 16)), "{k:?}");
             assert_eq!((priced.kind, priced.seconds), (Kind::Attention, h100.linear_attention(&shape)));
             assert_eq!((priced.launches, priced.flops), (2.0, 4.0 * 8.0 * 256.0 * 16.0 * 32.0));
+            // What routers record is narrow, and attention is not, whatever its heads have.
+            for (graphs, launches) in [(Graphs::Routers, 2.0), (Graphs::Attention, 0.2)] {
+                let recording = Framework { graphs, ..Framework::default() };
+                let pricer = Pricer::new(&plan, &h100, &recording, Precision::Bf16, 1.0);
+                assert_eq!(pricer.instruction(program, instruction).launches, launches, "{graphs:?}");
+            }
         }
     }
     assert_eq!(ops, [2, 6], "a solution and a sum; for each of both the gradients of queries, keys and values");
+    // A choice of what to keep has the same prices.
+    let graph = forward.expect("a layer");
+    let pricer = ValuePricer::new(&h100, Precision::Bf16, 1.0);
+    let linear = graph.values().filter(|&v| matches!(graph.node(v).op, GraphOp::LinearAttention(_)));
+    let seconds: Vec<(f64, f64)> = linear
+        .map(|v| {
+            let cost = cost(&graph, v);
+            (pricer.seconds(&graph, v), h100.linear_attention(&of(16.0, 32.0, cost.read + cost.written)))
+        })
+        .collect();
+    assert!(seconds.len() == 2 && seconds.iter().all(|(value, kernel)| value == kernel), "{seconds:?}");
 }

@@ -157,9 +157,9 @@ def mla():
     return shapes, 6, run
 
 
-def short_conv(x, w):  # x [B, T, C], w [C, K]
+def short_conv(x, w, bias=None):  # x [B, T, C], w [C, K]
     z = torch.nn.functional.pad(x.transpose(1, 2), (w.shape[-1] - 1, 0))
-    return torch.nn.functional.silu(torch.nn.functional.conv1d(z, w[:, None], groups=w.shape[0])).transpose(1, 2)
+    return torch.nn.functional.silu(torch.nn.functional.conv1d(z, w[:, None], bias, groups=w.shape[0])).transpose(1, 2)
 
 
 def gated_delta_net():
@@ -192,19 +192,25 @@ def gated_delta_net():
     return shapes, 6, run
 
 
-def mamba2():
+def mamba2(j=3, bias=False):
     n = "mamba2."
-    s, h, p, m, j = 2, 2, 3, 4, 3
+    s, h, p, m = 2, 2, 3, 4
     shapes = embed_head(**{"rms_norm.gain": (D,), n + "wz": (D, s, h, p), n + "wx": (D, s, h, p), n + "wb": (D, s, m),
                            n + "wc": (D, s, m), n + "wdt": (D, s, h), n + "cx": (s, h, p, j), n + "cb": (s, m, j),
                            n + "cc": (s, m, j), n + "a_log": (s, h), n + "dt_bias": (s, h), n + "skip": (s, h),
                            n + "gain": (s, h, p), n + "wo": (s, h, p, D)})
+    if bias:
+        shapes |= {n + "bx": (s, h, p), n + "bb": (s, m), n + "bc": (s, m)}
 
     def run(P, I):
         x = P["embed"][I["tokens"]]
         y = rms(x, P["rms_norm.gain"])
-        conv = lambda w, c: short_conv(y @ P[n + w].flatten(1), P[n + c].flatten(0, -2)).unflatten(-1, P[n + w].shape[1:])
-        u, b, c = conv("wx", "cx"), conv("wb", "cb"), conv("wc", "cc")
+
+        def conv(of):
+            w, b = P[n + "w" + of], P[n + "b" + of].flatten() if bias else None
+            return short_conv(y @ w.flatten(1), P[n + "c" + of].flatten(0, -2), b).unflatten(-1, w.shape[1:])
+
+        u, b, c = conv("x"), conv("b"), conv("c")
         dt = torch.nn.functional.softplus(torch.einsum("btd,dsh->btsh", y, P[n + "wdt"]) + P[n + "dt_bias"])
         decay = (-dt * P[n + "a_log"].exp()).exp()
         S, out = torch.zeros(B, s, h, m, p), []
@@ -218,6 +224,10 @@ def mamba2():
         x = x + torch.einsum("btshp,shpd->btd", o, P[n + "wo"])
         return {"ce": cross_entropy(P, x, I["labels"])[0]}, {"ce": 1.0}
     return shapes, 6, run
+
+
+def mamba2_short():
+    return mamba2(j=8, bias=True)
 
 
 def swiglu(x, gate, up, down):
@@ -290,8 +300,8 @@ def inputs(T, packed):
     return I
 
 
-CASES = (attention_gqa, attention_window, attention_sinks, attention_packed, mla, gated_delta_net, mamba2, moe_softmax,
-         moe_sigmoid)
+CASES = (attention_gqa, attention_window, attention_sinks, attention_packed, mla, gated_delta_net, mamba2, mamba2_short,
+         moe_softmax, moe_sigmoid)
 for case in CASES:
     torch.manual_seed(1)
     shapes, T, run = case()

@@ -24,8 +24,7 @@ use crate::types::{AxisId, DType};
 impl Rule<'_> {
     pub(super) fn linear_attention_rule(&mut self, op: &LinearAttention) -> Gradient {
         let value = match self.operand {
-            0 => self.of_queries(op)?,
-            1 => self.of_keys(op)?,
+            number @ (0 | 1) => self.of_factor(op, number)?,
             2 => self.of_values(op)?,
             _ => self.of_decays(op)?,
         };
@@ -82,52 +81,37 @@ impl Rule<'_> {
         if op.reads == LinearReads::Solve { Ok((self.of_values(op)?, self.y)) } else { Ok((self.g, v)) }
     }
 
-    fn of_queries(&mut self, op: &LinearAttention) -> Result<ValueId, TypeError> {
-        let beyond = self.of_queries_beyond(op)?;
-        let [_, k, ..] = self.operands();
-        self.with_own(op, beyond, k)
+    /// The gradient of a factor of the scores: queries (0) or keys (1).
+    fn of_factor(&mut self, op: &LinearAttention, number: usize) -> Result<ValueId, TypeError> {
+        let beyond = self.beyond_own(op, number)?;
+        if op.reads == LinearReads::Inclusive { self.with_own(beyond, number) } else { Ok(beyond) }
     }
 
-    fn of_keys(&mut self, op: &LinearAttention) -> Result<ValueId, TypeError> {
-        let beyond = self.of_keys_beyond(op)?;
-        let [q, ..] = self.operands();
-        self.with_own(op, beyond, q)
-    }
-
-    /// The gradient of queries, a position's own key left out.
-    fn of_queries_beyond(&mut self, op: &LinearAttention) -> Result<ValueId, TypeError> {
+    /// The gradient of a factor, what a position has of itself left out.
+    fn beyond_own(&mut self, op: &LinearAttention, number: usize) -> Result<ValueId, TypeError> {
         let (cotangent, read) = self.of_scores(op)?;
-        let [_, k, _, g] = self.operands();
-        let (over, result) = (self.of_values_alone(), self.graph.ty(g).dtype);
-        let reads = LinearReads::Exclusive;
-        let value = self.linear(LinearAttention { over, reads, result, ..*op }, [cotangent, read, k], 0)?;
+        let (operands, over) = (self.operands(), self.of_values_alone());
+        let (direction, [a, b]) = match number {
+            0 => (op.direction, [cotangent, read]),
+            _ => (op.direction.opposite(), [read, cotangent]),
+        };
+        let (reads, result) = (LinearReads::Exclusive, self.graph.ty(operands[3]).dtype);
+        let op_of_factor = LinearAttention { axis: op.axis, over, direction, reads, result };
+        let value = self.linear(op_of_factor, [a, b, operands[1 - number]], number)?;
         self.signed(op, value)
     }
 
-    /// The gradient of keys, a position's own query left out.
-    fn of_keys_beyond(&mut self, op: &LinearAttention) -> Result<ValueId, TypeError> {
-        let (cotangent, read) = self.of_scores(op)?;
-        let [q, _, _, g] = self.operands();
-        let (over, result) = (self.of_values_alone(), self.graph.ty(g).dtype);
-        let (reads, direction) = (LinearReads::Exclusive, op.direction.opposite());
-        let value = self.linear(LinearAttention { over, reads, direction, result, ..*op }, [read, cotangent, q], 1)?;
-        self.signed(op, value)
-    }
-
-    /// Adds what a position has of itself, `(d.y[t] · v[t]) other[t]`.
-    fn with_own(&mut self, op: &LinearAttention, beyond: ValueId, other: ValueId) -> Result<ValueId, TypeError> {
-        if op.reads != LinearReads::Inclusive {
-            return Ok(beyond);
-        }
+    /// Adds what a position has of itself, `(d.y[t] · v[t])` times the other factor.
+    fn with_own(&mut self, beyond: ValueId, number: usize) -> Result<ValueId, TypeError> {
         let wide = self.graph.ty(beyond).dtype;
-        let [_, _, v, _] = self.operands();
-        let (cotangent, v) = (self.as_type(self.g, wide)?, self.as_type(v, wide)?);
+        let operands = self.operands();
+        let (cotangent, v) = (self.as_type(self.g, wide)?, self.as_type(operands[2], wide)?);
         let axes = self.graph.ty(cotangent).axes.clone();
         let product = self.ordered(Op::Binary(BinaryOp::Mul), &[cotangent, v], &axes)?;
         let over = self.of_values_alone();
         let score = self.op(Op::Reduce { kind: ReduceKind::Sum, over }, &[product])?;
         let axes = self.graph.ty(beyond).axes.clone();
-        let other = self.as_type(other, wide)?;
+        let other = self.as_type(operands[1 - number], wide)?;
         let own = self.ordered(Op::Binary(BinaryOp::Mul), &[score, other], &axes)?;
         self.ordered(Op::Binary(BinaryOp::Add), &[beyond, own], &axes)
     }
@@ -142,8 +126,8 @@ impl Rule<'_> {
 
     fn of_decays(&mut self, op: &LinearAttention) -> Result<ValueId, TypeError> {
         let [q, k, ..] = self.operands();
-        let of_queries = self.of_queries_beyond(op)?;
-        let of_keys = self.of_keys_beyond(op)?;
+        let of_queries = self.beyond_own(op, 0)?;
+        let of_keys = self.beyond_own(op, 1)?;
         let reading = self.product(q, of_queries)?;
         let read = self.product(k, of_keys)?;
         let (plus, minus) = match op.direction {

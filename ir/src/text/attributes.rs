@@ -183,12 +183,7 @@ pub(super) fn parse(scope: &Scope, cursor: &mut Cursor<'_>) -> Result<(Op, Vec<V
         "scan" => {
             braced(cursor, |cursor| Ok(Op::Scan { axis: scope.axis(cursor)?, direction: parse_direction(cursor)? }))?
         }
-        "linear_attention" => {
-            let (axis, direction, reads) =
-                braced(cursor, |cursor| Ok((scope.axis(cursor)?, parse_direction(cursor)?, parse_reads(cursor)?)))?;
-            let over = parse_over(scope, cursor)?;
-            Op::LinearAttention(Box::new(LinearAttention { axis, over, direction, reads, result: DType::F32 }))
-        }
+        "linear_attention" => Op::LinearAttention(Box::new(parse_linear(scope, cursor)?)),
         "rename" => {
             let (from, to) = mapped(cursor, one, one)?;
             Op::Rename { from, to }
@@ -288,6 +283,13 @@ fn parse_random(scope: &Scope, cursor: &mut Cursor<'_>) -> Result<Op> {
         None
     };
     Ok(Op::Random { site, batch })
+}
+
+/// `{t forward inclusive} over {d}`.
+fn parse_linear(scope: &Scope, cursor: &mut Cursor<'_>) -> Result<LinearAttention> {
+    let inside = |cursor: &mut Cursor<'_>| Ok((scope.axis(cursor)?, parse_direction(cursor)?, parse_reads(cursor)?));
+    let (axis, direction, reads) = braced(cursor, inside)?;
+    Ok(LinearAttention { axis, over: parse_over(scope, cursor)?, direction, reads, result: DType::F32 })
 }
 
 fn parse_reads(cursor: &mut Cursor<'_>) -> Result<LinearReads> {

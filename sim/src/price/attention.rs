@@ -1,6 +1,6 @@
 //! What attention takes, with a softmax and without.
 
-use super::{Action, Priced, Pricer, precision_of};
+use super::{Priced, Pricer, precision_of};
 use crate::kind::Kind;
 use forebay_cost::{Attended, AttentionKernel, Precision, Remembered};
 use forebay_plan::{AttentionInputs, Kernel, LinearAttention, Program};
@@ -34,7 +34,7 @@ impl Pricer<'_> {
     ) -> Priced {
         let attended = self.attended(program, inputs, kernel);
         let seconds = self.cluster.attention(&attended, way, self.framework.attention.into()) * self.last_of_context();
-        attending(seconds, attended.flops)
+        Priced::work(Kind::Attention, seconds, attended.flops)
     }
 
     /// The shape of a linear attention.
@@ -59,21 +59,6 @@ impl Pricer<'_> {
     pub(super) fn linear_attention(&self, program: &Program, k: &LinearAttention, kernel: &Kernel) -> Priced {
         let remembered = self.remembered(program, k, kernel);
         let seconds = self.cluster.linear_attention(&remembered);
-        Priced { launches: self.cluster.linear_kernels(), ..attending(seconds, kernel.flops()) }
-    }
-}
-
-fn attending(seconds: f64, flops: f64) -> Priced {
-    Priced {
-        kind: Kind::Attention,
-        seconds,
-        hidden: 0.0,
-        flops,
-        sent: 0.0,
-        load: 0.0,
-        action: Action::Work,
-        launches: 1.0,
-        host_waits: false,
-        leaves_node: false,
+        Priced { launches: self.cluster.linear_kernels(), ..Priced::work(Kind::Attention, seconds, kernel.flops()) }
     }
 }

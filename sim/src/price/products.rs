@@ -1,6 +1,6 @@
 //! The time of matrix products, with what is done on their results.
 
-use super::{Action, HEAD, Priced, Pricer, precision_of};
+use super::{HEAD, Priced, Pricer, precision_of};
 use crate::aligned::Alignment;
 use crate::kind::Kind;
 use forebay_cost::{Precision, Product};
@@ -13,18 +13,9 @@ impl Pricer<'_> {
         let kind = if k.groups.is_some() { Kind::ExpertProducts } else { Kind::Products };
         // The busiest rank is what others wait for; what all compute together is the mean.
         let mean = kernel.ragged_rows().map_or(1.0, |rows| rows.mean_of_busiest(self.imbalance));
-        Priced {
-            kind,
-            seconds: seconds + self.behind(k, &product),
-            hidden: 0.0,
-            flops: 2.0 * product.groups * product.m * product.n * product.k * mean,
-            sent: 0.0,
-            load: 0.0,
-            action: Action::Work,
-            launches: self.starts(k, &product),
-            host_waits: false,
-            leaves_node: false,
-        }
+        let flops = 2.0 * product.groups * product.m * product.n * product.k * mean;
+        let priced = Priced::work(kind, seconds + self.behind(k, &product), flops);
+        Priced { launches: self.starts(k, &product), ..priced }
     }
 
     /// Seconds of the traffic of weights' gradients that are added up: it does not hide behind the product.

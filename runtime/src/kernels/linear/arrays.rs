@@ -118,6 +118,13 @@ pub(super) struct Rows<T> {
     pub pitch: usize,
 }
 
+impl<T> Rows<T> {
+    /// Those from one row on.
+    pub fn from(&self, row: usize) -> Rows<T> {
+        Rows { at: self.at.wrapping_add(row * self.pitch), pitch: self.pitch }
+    }
+}
+
 /// Rows that are fetched ahead: heads lie side by side, so that a head's rows are far apart and no processor guesses the next one.
 const AHEAD: usize = 8;
 
@@ -132,11 +139,16 @@ impl<X: Copy> Walked<'_, X> {
         unsafe { self.at.offset(number as isize * self.row) }
     }
 
-    /// Where a column is in its row, and how many columns from it on are in one run, of so many.
+    /// For each run of some columns of a row: how many columns come before it, where it is in the row, and how long it is.
     #[inline(always)]
-    fn run(self, column: usize, most: usize) -> (usize, usize) {
-        let (number, within) = (column / self.array.run, column % self.array.run);
-        (self.array.run_at(number) + within * self.array.step, (self.array.run - within).min(most))
+    fn runs(self, [first, count]: [usize; 2], mut visit: impl FnMut(usize, usize, usize)) {
+        let mut done = 0;
+        while done < count {
+            let (number, within) = ((first + done) / self.array.run, (first + done) % self.array.run);
+            let length = (self.array.run - within).min(count - done);
+            visit(done, self.array.run_at(number) + within * self.array.step, length);
+            done += length;
+        }
     }
 
     /// Copies the columns `first..first + count` of rows, wide.
@@ -149,13 +161,11 @@ impl<X: Copy> Walked<'_, X> {
         X: Source<T>,
     {
         let step = self.array.step;
-        let mut done = 0;
-        while done < count {
-            let (place, length) = self.run(first + done, count - done);
+        self.runs([first, count], |done, place, length| {
             for (i, row) in rows.clone().enumerate() {
                 // SAFETY: the caller's contract.
                 unsafe {
-                    let (from, to) = (self.row(row).cast_const().add(place), to.at.add(i * to.pitch + done));
+                    let (from, to) = (self.row(row).cast_const().add(place), to.from(i).at.add(done));
                     if step == 1 {
                         prefetch_run(from.wrapping_offset(AHEAD as isize * self.row), length);
                         (0..length).for_each(|e| *to.add(e) = (*from.add(e)).widen());
@@ -164,12 +174,10 @@ impl<X: Copy> Walked<'_, X> {
                     }
                 }
             }
-            done += length;
-        }
+        });
         for i in 0..rows.len() {
             // SAFETY: as above.
-            (count..count.next_multiple_of(super::LANES))
-                .for_each(|e| unsafe { *to.at.add(i * to.pitch + e) = T::default() });
+            (count..count.next_multiple_of(super::LANES)).for_each(|e| unsafe { *to.from(i).at.add(e) = T::default() });
         }
     }
 
@@ -178,18 +186,16 @@ impl<X: Copy> Walked<'_, X> {
     /// # Safety
     /// The array has the elements, and nobody else touches them.
     #[inline(always)]
-    pub unsafe fn store<T: Copy>(self, rows: std::ops::Range<usize>, [first, count]: [usize; 2], from: Rows<T>)
+    pub unsafe fn store<T: Copy>(self, rows: std::ops::Range<usize>, columns: [usize; 2], from: Rows<T>)
     where
         X: Source<T>,
     {
         let step = self.array.step;
-        let mut done = 0;
-        while done < count {
-            let (place, length) = self.run(first + done, count - done);
+        self.runs(columns, |done, place, length| {
             for (i, row) in rows.clone().enumerate() {
                 // SAFETY: the caller's contract.
                 unsafe {
-                    let (to, from) = (self.row(row).add(place), from.at.cast_const().add(i * from.pitch + done));
+                    let (to, from) = (self.row(row).add(place), from.from(i).at.cast_const().add(done));
                     if step == 1 {
                         (0..length).for_each(|e| *to.add(e) = X::narrow(*from.add(e)));
                     } else {
@@ -197,8 +203,7 @@ impl<X: Copy> Walked<'_, X> {
                     }
                 }
             }
-            done += length;
-        }
+        });
     }
 }
 

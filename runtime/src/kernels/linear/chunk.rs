@@ -187,19 +187,8 @@ impl<S: Simd<T: Wide>, X: Source<S::T>> Walk<'_, S, X> {
             let end = first + BLOCK;
             // SAFETY: the caller's contract; turned keys have zeros for positions that do not exist.
             unsafe {
-                let product = Product {
-                    rows: (n - first).min(BLOCK),
-                    columns: end,
-                    depth: self.linear.key_size,
-                    a: q.at.add(first * q.pitch),
-                    a_row: q.pitch,
-                    a_step: 1,
-                    b: product::Rows { at: k.at, row: k.pitch },
-                    c: to.at.add(first * to.pitch),
-                    c_row: to.pitch,
-                    add: false,
-                };
-                product.run::<S>();
+                let rows = (n - first).min(BLOCK);
+                multiply::<S>([rows, end, self.linear.key_size], q.from(first), k, to.from(first), false);
                 for t in first..end.min(n) {
                     decays.apply(self.linear.reads, t, end, to.at.add(t * to.pitch));
                 }
@@ -217,19 +206,7 @@ impl<S: Simd<T: Wide>, X: Source<S::T>> Walk<'_, S, X> {
             for t in 0..n {
                 scale(q.at.add(t * q.pitch), size, S::T::of(sign * decays.incoming[t]));
             }
-            let product = Product {
-                rows: n,
-                columns: self.columns(),
-                depth: size,
-                a: q.at,
-                a_row: q.pitch,
-                a_step: 1,
-                b: product::Rows { at: state.at, row: state.pitch },
-                c: out.at,
-                c_row: out.pitch,
-                add: solves,
-            };
-            product.run::<S>();
+            multiply::<S>([n, self.columns(), size], q, state, out, solves);
         }
     }
 
@@ -279,9 +256,8 @@ impl<S: Simd<T: Wide>, X: Source<S::T>> Walk<'_, S, X> {
                 if first > 0 {
                     self.block(first, rows, first, out, true);
                 }
-                let factors = Rows { at: scores.at.add(first * scores.pitch + first), ..scores };
-                let of_block = Rows { at: out.at.add(first * out.pitch), ..out };
-                substitute::<S>(rows, self.columns(), factors, of_block);
+                let factors = Rows { at: scores.from(first).at.add(first), ..scores };
+                substitute::<S>(rows, self.columns(), factors, out.from(first));
             }
         }
     }
@@ -292,19 +268,7 @@ impl<S: Simd<T: Wide>, X: Source<S::T>> Walk<'_, S, X> {
         let (scores, out) = (self.score_rows(), self.out());
         // SAFETY: the caller's contract.
         unsafe {
-            let product = Product {
-                rows,
-                columns: self.columns(),
-                depth: positions,
-                a: scores.at.add(first * scores.pitch),
-                a_row: scores.pitch,
-                a_step: 1,
-                b: product::Rows { at: values.at, row: values.pitch },
-                c: out.at.add(first * out.pitch),
-                c_row: out.pitch,
-                add,
-            };
-            product.run::<S>();
+            multiply::<S>([rows, self.columns(), positions], scores.from(first), values, out.from(first), add);
         }
     }
 
@@ -326,21 +290,27 @@ impl<S: Simd<T: Wide>, X: Source<S::T>> Walk<'_, S, X> {
                     scale(state.at.add(element * state.pitch), self.columns(), S::T::of(total));
                 }
             }
-            let product = Product {
-                rows: size,
-                columns: self.columns(),
-                depth: n,
-                a: k.at,
-                a_row: k.pitch,
-                a_step: 1,
-                b: product::Rows { at: values.at, row: values.pitch },
-                c: state.at,
-                c_row: state.pitch,
-                add: remembers,
-            };
-            product.run::<S>();
+            multiply::<S>([size, self.columns(), n], k, values, state, remembers);
         }
     }
+}
+
+/// `c (+)= a b`: so many rows, columns and terms.
+///
+/// # Safety
+/// The machine has the flavour's features; there are the rows, whose columns are whole vectors.
+#[inline(always)]
+unsafe fn multiply<S: Simd>(
+    [rows, columns, depth]: [usize; 3],
+    a: Rows<S::T>,
+    b: Rows<S::T>,
+    c: Rows<S::T>,
+    add: bool,
+) {
+    let b = product::Rows { at: b.at, row: b.pitch };
+    let product = Product { rows, columns, depth, a: a.at, a_row: a.pitch, a_step: 1, b, c: c.at, c_row: c.pitch, add };
+    // SAFETY: the caller's contract.
+    unsafe { product.run::<S>() };
 }
 
 /// Multiplies elements with a factor.

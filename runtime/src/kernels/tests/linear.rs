@@ -358,6 +358,29 @@ fn nothing_passes_a_cut() {
     assert!((192..200).all(|t| row(t).iter().all(|x| x.is_finite())), "{:?}", row(192));
 }
 
+/// A value that is no number is for positions that read it alone, in its block as well.
+#[test]
+fn values_that_are_no_numbers_are_not_read_early() {
+    let mut rng = Rng::new(88);
+    for reads in READS {
+        let shape = Shape { reads, ..Shape::new(&[], 100, &[3], &[4]) };
+        let mut case = Case::new(&mut rng, DType::F32, shape);
+        let (mut values, strides) = (numbers(&case.memory, &case.kernel.v), case.kernel.v.strides.clone());
+        values[offset(&[70, 0], &strides)] = f64::NAN;
+        values[offset(&[70, 1], &strides)] = f64::INFINITY;
+        case.kernel.v = View { buffer: case.memory.add(DType::F32, &values), offset: 0, strides };
+        for cpu in levels() {
+            let mut memory = case.memory.clone();
+            memory.run_on(&Kernel::LinearAttention(case.kernel.clone()), 1, cpu).expect("no indices");
+            let out = numbers(&memory, &case.kernel.out);
+            let finite = |t: usize, e: usize| out[offset(&[t, e], &case.kernel.out.strides)].is_finite();
+            let first = if reads == LinearReads::Exclusive { 71 } else { 70 };
+            assert!((0..first).all(|t| (0..4).all(|e| finite(t, e))), "{reads:?} {cpu:?}: read before");
+            assert!(!finite(first, 0) && !finite(first, 1) && finite(first, 2), "{reads:?} {cpu:?}");
+        }
+    }
+}
+
 #[test]
 fn nothing_to_attend_to() {
     let mut rng = Rng::new(86);
