@@ -3,7 +3,7 @@
 use crate::cluster::Cluster;
 
 /// Names, as `--cluster` takes them, and texts.
-pub const FILES: [(&str, &str); 26] = [
+pub const FILES: [(&str, &str); 27] = [
     ("a100-40g", include_str!("../../examples/clusters/a100-40g.toml")),
     ("a100-80g", include_str!("../../examples/clusters/a100-80g.toml")),
     ("a800", include_str!("../../examples/clusters/a800.toml")),
@@ -22,6 +22,7 @@ pub const FILES: [(&str, &str); 26] = [
     ("h800", include_str!("../../examples/clusters/h800.toml")),
     ("mi300x", include_str!("../../examples/clusters/mi300x.toml")),
     ("mi325x", include_str!("../../examples/clusters/mi325x.toml")),
+    ("mi350x", include_str!("../../examples/clusters/mi350x.toml")),
     ("mi355x", include_str!("../../examples/clusters/mi355x.toml")),
     ("tpu-v4", include_str!("../../examples/clusters/tpu-v4.toml")),
     ("tpu-v5e", include_str!("../../examples/clusters/tpu-v5e.toml")),
