@@ -113,6 +113,8 @@ pub struct Framework {
     pub host_optimizer_gbps: f64,
     /// µs of the host to start a kernel of one expert, where products of experts and what adds their biases are started one by one; 0 where one kernel does all.
     pub expert_us: f64,
+    /// Are limits of what activations of experts read, and their gradients, kernels of their own?
+    pub limits_apart: bool,
     /// The part of expert communication that is hidden behind other work.
     pub hidden_ep: f64,
     /// Where do its recipes pair micro-batches, so that expert communication of one runs beside the other's work?
@@ -127,6 +129,8 @@ pub struct Framework {
     pub cuts_experts: bool,
     /// Rows that each expert has room for in a run that says nothing of it, used or not, as a multiple of those of an even routing; 0: as many as come.
     pub capacity: f64,
+    /// Do experts compute and exchange all rows of a capacity, used or not? (`validate` takes it from what a row says.)
+    pub fills_up: bool,
     /// Does the host wait for the number of rows of each expert?
     pub experts_wait: bool,
     /// Does the host wait for each message from another stage (metadata that is read before tensors, or a device that is synchronized)?
@@ -374,6 +378,7 @@ impl Default for Framework {
             gathers_fp8: false,
             host_optimizer_gbps: 0.0,
             expert_us: 0.0,
+            limits_apart: false,
             hidden_ep: 0.0,
             pairs: Pairs::Never,
             deduplicates: false,
@@ -381,6 +386,7 @@ impl Default for Framework {
             node_limit: 0,
             cuts_experts: false,
             capacity: 0.0,
+            fills_up: false,
             experts_wait: false,
             receive_waits: false,
             collective_holds: false,

@@ -13,12 +13,13 @@ use forebay_cost::{
     Attended, AttentionKernel, Cluster, Collective, Copies, Domains, Group, Precision, Product, Remembered,
 };
 use forebay_plan::{
-    AllToAllV, DType, Direction, Exchange, ExchangeKind, Instruction, Kernel, MeshDim, Plan, Program, Reduce, Space,
+    AllToAllV, DType, Direction, Exchange, ExchangeKind, Instruction, Kernel, MeshDim, Plan, Program, Space,
 };
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 
 mod attention;
+mod experts;
 mod products;
 
 /// What an instruction costs, and what it does to others.
@@ -139,21 +140,6 @@ const OPTIMIZER: &str = "optimizer.";
 const UPDATE: &str = "optimizer.adamw.";
 /// The layer that reads the vocabulary stays in the compute type when others are in fp8 (the recipes of all systems that we know).
 pub(crate) const HEAD: &str = "train.epilogue";
-/// Kernels of each expert for each of its biases. Those of a gate and of what it gates are part of their products; the one behind the last product is added expert by expert, in two
-/// kernels (bias times share, sum) whose gradients are two products, two sums, a copy and an addition (Megatron-Core, `TEGroupedMLP._apply_bias`): eight for three biases.
-const BIAS_KERNELS: f64 = 8.0 / 3.0;
-/// Bytes that these kernels move for each element of the rows whose gradient is summed. Shares are in f32, and so is bias times share: it is written (4), added (10), put together (8) and rounded
-/// (6); backwards come two roundings (12), and for either factor a product and a sum (24): 64 for three biases, as if experts were as wide as the
-/// model (the bias behind the last product is as wide as the model).
-const BIAS_TRAFFIC: f64 = 64.0 / 3.0;
-
-/// What biases of experts take beside the kernel that sums their gradient.
-struct Biases {
-    /// Starts of kernels, as multiples of one instruction's; 1 where there are none.
-    starts: f64,
-    /// Bytes of traffic.
-    bytes: f64,
-}
 
 impl<'a> Pricer<'a> {
     /// For a plan on a cluster.
@@ -204,7 +190,17 @@ impl<'a> Pricer<'a> {
 
     /// The part of a ragged dimension's bound that is there, on the busiest rank.
     fn ragged(&self, kernel: &Kernel) -> f64 {
-        kernel.ragged_rows().map_or(1.0, |rows| rows.share(self.imbalance))
+        kernel.ragged_rows().map_or(1.0, |rows| rows.share(self.imbalance)) * self.beyond(kernel)
+    }
+
+    /// How many times the room of a ragged dimension experts fill up: our plan has room for rows that may come, and a capacity may be more than all of them.
+    fn beyond(&self, kernel: &Kernel) -> f64 {
+        match kernel.ragged_rows() {
+            Some(rows) if self.framework.fills_up => {
+                (rows.even as f64 * self.imbalance / rows.bound.max(1) as f64).max(1.0)
+            }
+            _ => 1.0,
+        }
     }
 
     /// The group of ranks over mesh dimensions.
@@ -276,9 +272,9 @@ impl<'a> Pricer<'a> {
                 } else {
                     (Kind::Vector, self.loss_passes(program, kernel).unwrap_or(self.framework.vector_passes))
                 };
-                let Biases { starts, bytes: of_biases } = self.biases(kernel);
-                let priced = Priced::work(kind, self.cluster.vector(flops, bytes * passes + of_biases), 0.0);
-                Priced { launches: starts, ..priced }
+                let apart = self.apart(program, kernel);
+                let priced = Priced::work(kind, self.cluster.vector(flops, bytes * passes) + apart.seconds, 0.0);
+                Priced { launches: 1.0 + apart.starts, ..priced }
             }
         }
     }
@@ -297,27 +293,10 @@ impl<'a> Pricer<'a> {
         if program.name.starts_with(HEAD) { self.loss.passes(kernel, traffic) } else { None }
     }
 
-    /// What biases of experts take that are added to the rows of one expert after the other: counted where their gradients are summed.
-    fn biases(&self, kernel: &Kernel) -> Biases {
-        match kernel {
-            Kernel::Reduce(Reduce { ragged: Some(ragged), dims, .. })
-                if ragged.per_group && self.framework.expert_us > 0.0 =>
-            {
-                let elements = dims[1..].iter().product::<u64>() as f64 * self.ragged(kernel);
-                Biases { starts: self.one_by_one(dims[0] as f64 * BIAS_KERNELS), bytes: elements * BIAS_TRAFFIC }
-            }
-            _ => Biases { starts: 1.0, bytes: 0.0 },
-        }
-    }
-
-    /// Starts of so many kernels of single experts.
-    fn one_by_one(&self, kernels: f64) -> f64 {
-        (kernels * self.framework.expert_us / self.framework.dispatch_us.max(1e-3)).max(1.0)
-    }
-
     /// Operations and bytes of a kernel that streams through memory.
     fn streamed(&self, program: &Program, kernel: &Kernel) -> (f64, f64) {
-        (kernel.flops() * self.ragged(kernel), kernel.expected_bytes(&program.buffers, self.imbalance))
+        let bytes = kernel.expected_bytes(&program.buffers, self.imbalance) * self.beyond(kernel);
+        (kernel.flops() * self.ragged(kernel), bytes)
     }
 
     /// What the time of an instruction depends on, where that is its shape alone.
@@ -447,7 +426,8 @@ impl<'a> Pricer<'a> {
             _ => k.dtype.bytes() as f64,
         };
         // Tokens that are sent but once for several experts come at most once, however uneven the choice is.
-        let rows = (k.even as f64 * self.imbalance).min(k.bound as f64);
+        let room = if self.framework.fills_up { f64::INFINITY } else { k.bound as f64 };
+        let rows = (k.even as f64 * self.imbalance).min(room);
         let bytes = rows * k.row as f64 * element;
         // The rank's own rows stay.
         let sent = bytes * (1.0 - 1.0 / group.ranks.max(1) as f64);

@@ -123,3 +123,25 @@ fn documents_are_as_long_as_rows_unless_notes_say_so() {
     let [short, shorter] = ["packing true; document length 4096", "packing true; document length 512"].map(of);
     assert!(!short.1 && shorter.0 < short.0 && short.0 < 0.8 * whole, "{shorter:?} {short:?} {whole}");
 }
+
+/// What is taken for a word that a row lacks, and for a number that cannot be, is told.
+#[test]
+fn what_is_taken_unasked_is_told() {
+    let head = "id,source,layers,hidden,ffn_hidden,moe_ffn_hidden,experts,topk,heads,vocab,seq_len,device,n_devices,tp,pp,dp,ep,etp,mbs,gbs,recompute,notes_config,step_time_s";
+    let row = |id: &str, source: &str, rest: &str| {
+        format!("{id},{source},2,1024,4096,1024,8,2,8,32000,1024,Ascend 910B,8,{rest},1\n")
+    };
+    let rows = of_table(&format!(
+        "{head}\n{}{}{}",
+        row("silent", "MindSpeed-LLM", "1,1,8,8,2,1,16,none,"),
+        row("flash", "MindSpeed-LLM", "2,1,4,4,2,1,16,none,flash attention"),
+        row("denied", "MindSpeed-LLM", "2,1,4,4,1,1,16,none,no flash attention"),
+    ))
+    .rows;
+    let told = |id: &str| rows.iter().find(|r| r.id == id).expect("it is there").assumed.join(", ");
+    assert!(told("silent").contains("attention = unfused"), "{}", told("silent"));
+    assert!(told("silent").contains("etp = 1 (the row says 2, which is more than tp)"), "{}", told("silent"));
+    for id in ["flash", "denied"] {
+        assert!(!told(id).contains("attention") && !told(id).contains("etp"), "{id}: {}", told(id));
+    }
+}

@@ -155,7 +155,7 @@ fn biases_of_experts_are_started_one_by_one() {
              a,Megatron-LM,{model},4,512,512,512,32,2,8,64,1024,512,H100,1,1,4,BF16,none,1\n"
         );
         let (clusters, mut frameworks) = (known::clusters(), frameworks());
-        frameworks.iter_mut().for_each(|f| f.expert_us = expert_us);
+        frameworks.iter_mut().for_each(|f| (f.expert_us, f.limits_apart) = (expert_us, false));
         let (cases, skipped) = prepare(&runs::read(&table).expect("a table").runs, &clusters, &frameworks, 1);
         assert_eq!(skipped, []);
         price(&cases, &clusters, &frameworks, 1).rows.remove(0).report
@@ -167,14 +167,76 @@ fn biases_of_experts_are_started_one_by_one() {
     let start = frameworks().iter().find(|f| f.name == "megatron-lm").expect("it is known").dispatch_us * 1e-6;
     let biases = 4.0 * 4.0 * 3.0 * (32.0 * 8.0 / 3.0 * 200e-6 - start);
     assert!(((slow - fast) / biases - 1.0).abs() < 0.02, "{slow} {fast}, {biases} for biases");
-    // 64 bytes for each element of the rows of the last of them.
-    let rate = known::clusters().iter().find(|c| c.is_called("H100")).expect("a cluster").memory_rate();
-    let moved = |model: &str| {
+    // 64 bytes for each element of the rows of the last of them, and of each kernel its start on the device.
+    let cluster = known::clusters().into_iter().find(|c| c.is_called("H100")).expect("a cluster");
+    let longer = |model: &str| {
         let [by_expert, at_once] = [1e-6, 0.0].map(|expert_us| seconds(&with(model, expert_us), Kind::Vector));
-        (by_expert - at_once) * rate / (4.0 * 4.0 * 512.0 * 2.0 * 512.0)
+        (by_expert - at_once) / (4.0 * 4.0)
     };
-    assert!((moved("GPT OSS") / 64.0 - 1.0).abs() < 0.02, "{} bytes", moved("GPT OSS"));
-    assert_eq!(moved("Mixtral"), 0.0);
+    let expected = 64.0 * 512.0 * 2.0 * 512.0 / cluster.memory_rate() + 32.0 * 8.0 * cluster.kernel_start();
+    assert!((longer("GPT OSS") / expected - 1.0).abs() < 0.02, "{} s, not {expected}", longer("GPT OSS"));
+    assert_eq!(longer("Mixtral"), 0.0);
+}
+
+/// Experts of a rank alone compute all that a capacity has room for, and the model's FLOPs are what tokens need; without padding there are no more rows than come.
+#[test]
+fn a_capacity_is_filled_up_where_no_expert_is_shared() {
+    let with = |notes: &str| {
+        let table = format!(
+            "id,source,model,layers,hidden,ffn_hidden,moe_ffn_hidden,experts,topk,heads,head_dim,vocab,seq_len,device,n_devices,ep,mbs,gbs,precision,recompute,notes_config,step_time_s\n\
+             a,Megatron-LM,Mixtral,2,2048,4096,4096,8,2,16,128,512,4096,H100,8,1,1,8,BF16,none,{notes},1\n"
+        );
+        let (clusters, frameworks) = (known::clusters(), frameworks());
+        let (cases, skipped) = prepare(&runs::read(&table).expect("a table").runs, &clusters, &frameworks, 1);
+        assert_eq!(skipped, []);
+        price(&cases, &clusters, &frameworks, 1).rows.remove(0).report
+    };
+    let even = with("router forced to balance");
+    let [one, twice, bound] =
+        ["capacity factor 1 padded", "capacity factor 2 padded", "--moe-expert-capacity-factor 2"].map(with);
+    let products = |report: &Report| seconds(report, Kind::ExpertProducts) / seconds(&even, Kind::ExpertProducts);
+    assert_eq!((products(&one), products(&bound)), (1.0, 1.0));
+    assert!((1.8..2.0).contains(&products(&twice)), "{}", products(&twice));
+    let elementwise = seconds(&twice, Kind::Vector) / seconds(&even, Kind::Vector);
+    assert!((1.05..1.3).contains(&elementwise), "{elementwise}");
+    // As many FLOPs are done for tokens, in more time.
+    let done = |report: &Report| report.hfu * report.step_time_s;
+    assert!((done(&twice) / done(&even) - 1.0).abs() < 1e-9);
+    assert!(twice.mfu < 0.9 * even.mfu);
+}
+
+/// Limits of a gate and of its value that are kernels of their own are cut and put beside each other forwards, again where activations are made again, and compared, joined, chosen and
+/// put beside each other backwards: three and seven kernels.
+#[test]
+fn limits_of_experts_are_kernels_of_their_own() {
+    let with = |model: &str, recompute: &str, limits_apart: bool| {
+        let table = format!(
+            "id,source,model,layers,hidden,ffn_hidden,moe_ffn_hidden,experts,topk,heads,head_dim,vocab,seq_len,device,n_devices,mbs,gbs,precision,recompute,step_time_s\n\
+             a,Megatron-Bridge,{model},4,512,512,512,32,2,8,64,1024,512,H100,1,1,4,BF16,{recompute},1\n"
+        );
+        let (clusters, mut frameworks) = (known::clusters(), frameworks());
+        frameworks.iter_mut().for_each(|f| f.limits_apart = limits_apart);
+        let (cases, skipped) = prepare(&runs::read(&table).expect("a table").runs, &clusters, &frameworks, 1);
+        assert_eq!(skipped, []);
+        let report = price(&cases, &clusters, &frameworks, 1).rows.remove(0).report;
+        seconds(&report, Kind::Vector) + seconds(&report, Kind::ExpertProducts)
+    };
+    let cluster = known::clusters().into_iter().find(|c| c.is_called("H100")).expect("a cluster");
+    let elements = 512.0 * 2.0 * 512.0;
+    // Bytes for an element of the gate and of its value together, and kernels, in 4 layers and 4 micro-batches.
+    for (recompute, bytes, kernels) in [("none", 2.0 * (8.0 + 15.0), 10.0), ("full", 2.0 * (8.0 + 8.0 + 15.0), 13.0)] {
+        let longer = |model: &str| (with(model, recompute, true) - with(model, recompute, false)) / (4.0 * 4.0);
+        let expected = bytes * elements / cluster.memory_rate() + kernels * cluster.kernel_start();
+        assert!(
+            (longer("GPT OSS") / expected - 1.0).abs() < 1e-3,
+            "{recompute}: {} s, not {expected}",
+            longer("GPT OSS")
+        );
+        assert_eq!(longer("Mixtral"), 0.0);
+    }
+    // What is a profile's own word on it.
+    let apart = |name: &str| frameworks().iter().find(|f| f.name == name).expect("it is known").limits_apart;
+    assert!(apart("megatron-core") && apart("megatron-graphs") && !apart("megatron-paired-graphs"));
 }
 
 /// Kernels of a layer, and bytes of its elementwise ones for an element of its input, forwards and backwards. What frameworks do is fitted as multiples of these (`dispatch_us` and

@@ -12,10 +12,11 @@ impl Pricer<'_> {
         let seconds = self.cluster.product_scaled(&product, self.framework.scaling(k.groups.is_some()));
         let kind = if k.groups.is_some() { Kind::ExpertProducts } else { Kind::Products };
         // The busiest rank is what others wait for; what all compute together is the mean.
-        let mean = kernel.ragged_rows().map_or(1.0, |rows| rows.mean_of_busiest(self.imbalance));
+        let mean = kernel.ragged_rows().map_or(1.0, |rows| rows.mean_of_busiest(self.imbalance)) / self.beyond(kernel);
         let flops = 2.0 * product.groups * product.m * product.n * product.k * mean;
-        let priced = Priced::work(kind, seconds + self.behind(k, &product), flops);
-        Priced { launches: self.starts(k, &product), ..priced }
+        let apart = self.apart(program, kernel);
+        let priced = Priced::work(kind, seconds + self.behind(k, &product) + apart.seconds, flops);
+        Priced { launches: self.starts(k, &product) + apart.starts, ..priced }
     }
 
     /// Seconds of the traffic of weights' gradients that are added up: it does not hide behind the product.
@@ -55,7 +56,7 @@ impl Pricer<'_> {
             _ => 0.0,
         };
         match (&k.groups, self.framework.expert_us) {
-            (Some(_), each) if each > 0.0 => self.one_by_one(product.groups) + cast,
+            (Some(_), each) if each > 0.0 => self.one_by_one(product.groups).max(1.0) + cast,
             _ => 1.0 + cast,
         }
     }

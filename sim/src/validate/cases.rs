@@ -18,6 +18,7 @@ use forebay_compiler::pipeline::{CompileOptions, compile_in_line, compile_traini
 use forebay_compiler::schedule::Gradients;
 use forebay_compiler::shard::{Strategy, shard_model};
 use forebay_cost::{Cluster, Precision};
+use forebay_dsl::diagnostics::closest;
 use forebay_ir::DType;
 use forebay_plan::{Plan, Role};
 use std::sync::Arc;
@@ -226,6 +227,8 @@ impl Case {
         assumed.extend(limited.then(|| format!("experts of a token on {} nodes", framework.node_limit)));
         assumed.extend(site::assumed_release(run, &clusters[self.cluster]));
         assumed.extend((is_fp8 && device.cube.fp8.is_none()).then(|| "fp8 at the rate of bf16".to_string()));
+        assumed.extend(notes::assumed_attention(run, &framework));
+        assumed.extend(layout::cut_etp(run, &self.shape));
         Ok(Comparison::Row(Box::new(Row {
             id: run.id.clone(),
             system: run.system.clone(),
@@ -305,8 +308,11 @@ const UNCERTAIN: f64 = 0.4;
 /// That there is no such device, and which there are.
 fn no_cluster(device: &str, clusters: &[Cluster]) -> String {
     let names: Vec<&str> = clusters.iter().map(|cluster| cluster.device.name.as_str()).collect();
+    let aliases = clusters.iter().flat_map(|cluster| &cluster.aliases);
+    let meant = closest(device, aliases.map(String::as_str).chain(names.iter().copied()));
+    let meant = meant.map_or(String::new(), |name| format!("did you mean `{name}`? "));
     format!(
-        "no cluster file is called `{device}`\n  = help: there are {}; --cluster-dir names a folder of others",
+        "no cluster file is called `{device}`\n  = help: {meant}there are {}; --cluster-dir names a folder of others",
         names.join(", ")
     )
 }

@@ -35,6 +35,7 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
     // What is not said is as the framework has it, where that many ranks can share experts.
     let cut = framework.cuts_experts && u64::from(dp * cp).is_multiple_of(u64::from(ep));
     let unstated = if cut { u64::from(tp) } else { 1 };
+    // (Experts' tensor-parallel ranks are among those of tensor parallelism: what is more is told of, [`cut_etp`].)
     let etp =
         if shape.experts() > 0 { run.number("etp").unwrap_or(unstated).max(1).min(u64::from(tp)) as u32 } else { 1 };
     let batch = run.degree("gbs");
@@ -207,6 +208,12 @@ fn stages_by_work(layers: u64, parts: u64, head: f64) -> Option<Vec<u32>> {
     let mut counts: Vec<u32> = (0..n).map(|i| (rest / n + u64::from(i < rest % n)) as u32).collect();
     counts.push(last as u32);
     Some(counts)
+}
+
+/// That a run's experts have fewer tensor-parallel ranks than it says, where it says more than there are.
+pub fn cut_etp(run: &Run, shape: &Shape) -> Option<String> {
+    let (etp, tp) = (run.number("etp")?, run.degree("tp"));
+    (shape.experts() > 0 && etp > tp).then(|| format!("etp = {tp} (the row says {etp}, which is more than tp)"))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ mod kernels;
 mod routing;
 mod zero;
 
+pub use kernels::assumed_attention;
 pub use routing::{assumed_imbalance, imbalance, node_limit};
 pub use zero::{has_replicas, said_zero, sharing_ranks, zero};
 
@@ -134,6 +135,7 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     // With a capacity for each expert all arrays have sizes that are known beforehand.
     let dense = run.number("experts").unwrap_or(0) == 0;
     framework.experts_wait &= dense || (capacity(&text).is_none() || drops_alone(&text)) && !has("token-drop");
+    framework.fills_up |= routing::fills_up(run, &framework);
     let in_fp8 = said_any(&text, &["fp8 dispatch", "dispatch in fp8", "dispatch_fp8"]);
     let unasked = framework.dispatch_fp8 && run.precision.to_lowercase().contains("fp8") && !has("bf16 dispatch");
     framework.dispatch_fp8 = in_fp8.unwrap_or(unasked);
@@ -167,10 +169,11 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     }
     // Gathering ahead is what makes it that (arXiv 2304.11277, section 3.3), and gradients that are not kept are summed as they come (arXiv 1910.02054, section 5.2).
     let stage = numbered_zero(run);
-    framework.prefetch |= is_fully_sharded(&text) && stage.is_none_or(|stage| stage > 1) || stage == Some(2);
-    // (DeepSpeed's third stage gathers ahead unless it is told not to: `overlap_comm` and `stage3_prefetch_bucket_size` of its configuration.)
-    let ahead = said(&text, "overlap_comm").unwrap_or(has("deepspeed"));
-    framework.prefetch |= stage == Some(3) && ahead;
+    // (DeepSpeed's third stage does so unless it is told not to: `overlap_comm` and `stage3_prefetch_bucket_size` of its configuration. Of systems that sum gradients in line nobody knows.) Our own
+    // plan has passes for it.
+    let ahead = said(&text, "overlap_comm").unwrap_or(has("deepspeed") || framework.overlap_gradients);
+    let sharded = is_fully_sharded(&text) && stage.is_none_or(|stage| stage > 1);
+    framework.prefetch |= !framework.is_ours() && (sharded || stage == Some(2) || stage == Some(3) && ahead);
     framework.overlap_gradients = said(&text, "overlap-grad-reduce").unwrap_or(framework.overlap_gradients);
     let gathers = said(&without_longer_option(&text), "overlap-param-gather");
     framework.overlap_parameters = gathers.unwrap_or(framework.overlap_parameters);
@@ -280,13 +283,24 @@ mod tests {
         assert_eq!((bytes("", 4.0), bytes("", 2.0)), (4.0, 2.0));
     }
 
+    /// A system that is not ours.
+    fn another() -> Framework {
+        Framework { name: "another".into(), ..Framework::default() }
+    }
+
     /// DeepSpeed's third stage gathers ahead unless it is told not to; of systems that nobody knows it is not known.
     #[test]
     fn gathers_ahead_are_read() {
-        let ahead = |notes: &str| as_stated("", notes, Framework::default()).prefetch;
+        let ahead = |notes: &str| as_stated("", notes, another()).prefetch;
         let notes =
             ["DeepSpeed ZeRO-3", "DeepSpeed ZeRO-3; overlap_comm=false", "ZeRO-3", "ZeRO-3; overlap_comm", "ZeRO-1"];
         assert_eq!(notes.map(ahead), [true, false, false, true, false]);
+        // Who sums gradients beside work gathers ahead, and our own plan has passes for either.
+        let sums = |notes: &str, framework: Framework| {
+            as_stated("", notes, Framework { overlap_gradients: true, ..framework }).prefetch
+        };
+        assert_eq!(["ZeRO-3", "ZeRO-3; overlap_comm=false"].map(|notes| sums(notes, another())), [true, false]);
+        assert_eq!(["ZeRO-3", "ZeRO-2", "FSDP"].map(|notes| sums(notes, Framework::default())), [false; 3]);
     }
 
     /// Recipes for dense models overlap tensor parallelism; those for mixtures do where they say so.

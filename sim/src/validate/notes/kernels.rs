@@ -1,5 +1,6 @@
 //! What notes say of kernels: which attention they are, and what of a step is recorded as graphs.
 
+use super::Run;
 use crate::framework::{AttentionName, Framework};
 use crate::recorded::Graphs;
 use crate::says::{said, said_any, says, spaced};
@@ -52,6 +53,13 @@ pub(super) fn attention(text: &str, framework: &Framework) -> AttentionName {
         _ if framework.flash_is_stated && named.is_none() => AttentionName::Unfused,
         (of_system, _) => of_system,
     }
+}
+
+/// That scores are taken to be in memory, of a system that has both attentions and a run that names neither.
+pub fn assumed_attention(run: &Run, framework: &Framework) -> Option<String> {
+    let text = run.text.to_lowercase();
+    let silent = said_any(&text, &FLASH).is_none() && attention(&text, framework) == AttentionName::Unfused;
+    (framework.flash_is_stated && silent && !says(&text, "unfused")).then(|| "attention = unfused".to_string())
 }
 
 /// What names cuDNN's attention, and not a release of the library; and FlashAttention's newest.

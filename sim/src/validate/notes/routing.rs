@@ -24,9 +24,11 @@ pub(super) fn capacity(text: &str) -> Option<f64> {
     CAPACITY.iter().find_map(|words| number_of(&text, words)).filter(|factor| (0.01..=MOST_CAPACITY).contains(factor))
 }
 
-/// Megatron-Core's option drops what is beyond a capacity, and fills up what is not only where it is told to.
+/// Megatron-Core's option drops what is beyond a capacity, and fills up what is not only where it is told to; others fill up unless they are told not to.
 pub(super) fn drops_alone(text: &str) -> bool {
-    says(text, "moe-expert-capacity-factor") && !says(text, "pad")
+    let bounds =
+        || ["moe-expert-capacity-factor", "no padding", "without padding"].iter().any(|words| says(text, words));
+    said_any(text, &["pad", "padded"]).map_or_else(bounds, |pads| !pads)
 }
 
 /// More than that is another number.
@@ -80,7 +82,6 @@ pub fn imbalance(run: &Run, framework: &Framework) -> f64 {
     let text = run.text.to_lowercase();
     let dense = run.number("experts").unwrap_or(0) == 0;
     let routing = routing(&text);
-    let real = routing == Some(Routing::Real);
     let routed = match routing {
         Some(Routing::Forced) => 1.0,
         Some(Routing::Real) => REAL_ROUTING,
@@ -88,13 +89,24 @@ pub fn imbalance(run: &Run, framework: &Framework) -> f64 {
         None if framework.real_routing => REAL_ROUTING,
         None => UNKNOWN_ROUTING,
     };
-    let unasked = Some(framework.capacity).filter(|factor| *factor > 0.0 && !real && !says(&text, "dropless"));
-    match capacity(&text).or(unasked) {
+    match room(run, framework) {
         _ if dense => 1.0,
         Some(factor) if drops_alone(&text) => factor.min(routed),
         Some(factor) => factor,
         None => routed,
     }
+}
+
+/// Do experts compute all rows that they have room for, used or not?
+pub(super) fn fills_up(run: &Run, framework: &Framework) -> bool {
+    room(run, framework).is_some() && !drops_alone(&run.text.to_lowercase())
+}
+
+/// The capacity that experts have: what the row says, or else what the framework does unasked, if it is not told to route for real or to drop nothing.
+fn room(run: &Run, framework: &Framework) -> Option<f64> {
+    let text = run.text.to_lowercase();
+    let told = routing(&text) == Some(Routing::Real) || says(&text, "dropless");
+    capacity(&text).or(Some(framework.capacity).filter(|factor| *factor > 0.0 && !told))
 }
 
 /// The same, where experts are on several ranks and nothing says how rows fall on them.
@@ -126,6 +138,10 @@ mod tests {
             (1.25, 2.0)
         );
         assert_eq!(of("8", "--moe-expert-capacity-factor 2"), UNKNOWN_ROUTING, "what is not there is not filled up");
+        let bounds =
+            ["capacity factor 2 (no padding)", "capacity factor 2; not padded", "capacity factor 2; without padding"];
+        assert_eq!(bounds.map(|notes| of("8", notes)), [UNKNOWN_ROUTING; 3]);
+        assert_eq!(of("8", "--moe-expert-capacity-factor 2; vocabulary with padding"), UNKNOWN_ROUTING);
         assert_eq!((of("8", "token-drop capacity factor 1"), of("8", "router forced to balance")), (1.0, 1.0));
         assert_eq!((of("8", "capacity factor 1.5; real routing"), of("8", "real routing")), (1.5, REAL_ROUTING));
         assert_eq!(["", "no capacity factor", "capacity factor -1"].map(|notes| of("8", notes)), [UNKNOWN_ROUTING; 3]);

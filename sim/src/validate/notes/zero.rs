@@ -357,7 +357,7 @@ mod tests {
             let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,pp,gbs,step_time_s,notes_config";
             let table = format!("{columns}\n2,1,1,1,1,H100,2,{pp},1,1,{notes}\n");
             let run = crate::validate::runs::read(&table).expect("a table").runs.remove(0);
-            let framework = stated(&run, Framework { gathers_once, ..Framework::default() });
+            let framework = stated(&run, Framework { gathers_once, name: "another".into(), ..Framework::default() });
             (zero(&run, &framework), framework.prefetch)
         };
         assert_eq!([of(1, "HYBRID_SHARD", false), of(1, "FSDP", false)], [(3, true); 2]);
