@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 #[command(after_help = "\
 Examples:
   forebay simulate model.moe --cluster h100 --strategy tp=2,ep=8,zero=1,mbs=1 --devices 64 --batch 512
-  forebay simulate model.moe --cluster examples/clusters/atlas-800t-a2.toml --strategy pp=16,ep=32,mbs=1 --devices 8192 --batch 512 --json
+  forebay simulate model.moe --cluster examples/clusters/atlas-800t-a2.toml --strategy pp=16,ep=32,mbs=1 --devices 8192 --batch 8192 --json
   forebay simulate model.moe --cluster gb200-nvl72 --strategy s.toml --precision mxfp8 --tokens-per-expert zipf=1.1
   forebay simulate model.moe --cluster h100 --strategy pp=4,mbs=1 --batch 64 --trace trace.json --html step.html
   forebay simulate model.moe --cluster h100 --strategy pp=4,ep=8,mbs=1 --batch 512 --straggler 1.2      one slow device
@@ -46,7 +46,7 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     on: OnCluster,
-    /// How tokens fall on experts: `zipf=EXPONENT`, or a file with a number for each expert [default: evenly]
+    /// How tokens fall on experts: `zipf=EXPONENT`, whose experts are dealt to ranks in turn by their loads, as a good placement would, or a file with a number for each expert, in their order [default: evenly]
     #[arg(long, value_name = "LOAD")]
     tokens_per_expert: Option<String>,
     /// Type of the inputs of products [default: that of --dtype]
@@ -114,7 +114,10 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let cluster = args.release.into_iter().fold(cluster, Cluster::of_release);
     let (framework, mut differences) = match &args.framework {
         None => (Framework::default().on(&cluster), vec![]),
-        Some(name) => of_another(framework(name, args.on.folder().as_deref())?, &mut options),
+        Some(name) => match framework(name, args.on.folder().as_deref())? {
+            ours if ours.is_ours() => (ours.on(&cluster), vec![]),
+            another => of_another(another, &mut options),
+        },
     };
     let (ep, pp, chunks) = (options.strategy.ep, options.strategy.pp, u64::from(options.strategy.vpp));
     let room = options.strategy.max_tokens_per_rank;
@@ -135,7 +138,13 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
         }
     }
     let compiled = memory::compile(&file, &options, budget, price, &spinner)?;
-    let imbalance = uneven(&args, &compiled.plan, ep)?;
+    let imbalance = uneven(&args, &compiled.plan, &framework, ep)?;
+    if framework.capacity > 0.0 && has_experts(&compiled.plan) {
+        differences.push(format!(
+            "{} gives experts room for {} times the rows of an even routing, and fills it up: how tokens fall does not matter",
+            framework.name, framework.capacity
+        ));
+    }
     let is_worst_case = ep > 1 && options.strategy.max_tokens_per_rank.is_none();
     let (mut plan, strategy) = (compiled.plan, compiled.strategy.to_string());
     // (What is written is what is run, whatever the data.)
@@ -202,7 +211,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
 /// The rows that come to the experts of the busiest rank, where there are any, with a sentence that says so.
 fn rows_that_come(args: &Args, plan: &Plan, system: &Framework, ep: u32) -> Result<Option<(u64, String)>, Failure> {
     let Some(even) = even_rows(plan) else { return Ok(None) };
-    let imbalance = uneven(args, plan, ep)?;
+    let imbalance = uneven(args, plan, system, ep)?;
     let rows = (even as f64 * imbalance).ceil() as u64;
     let routing = if imbalance > 1.0 { "uneven" } else { "even" };
     let name = &system.name;
@@ -211,9 +220,10 @@ fn rows_that_come(args: &Args, plan: &Plan, system: &Framework, ep: u32) -> Resu
     Ok(Some((rows, told)))
 }
 
-/// Rows of the busiest rank as a multiple of the mean: even where nothing is said.
-fn uneven(args: &Args, plan: &Plan, ep: u32) -> Result<f64, Failure> {
-    args.tokens_per_expert.as_deref().map_or(Ok(1.0), |load| imbalance(load, plan, ep))
+/// Rows of the busiest rank as a multiple of the mean: even where nothing is said, and what experts have room for where the system gives them a capacity.
+fn uneven(args: &Args, plan: &Plan, system: &Framework, ep: u32) -> Result<f64, Failure> {
+    let said = args.tokens_per_expert.as_deref().map_or(Ok(1.0), |load| imbalance(load, plan, ep))?;
+    Ok(if system.capacity > 0.0 { system.capacity } else { said })
 }
 
 /// Makes options those of another system's plan, and says what that changes. What it hides is in its profile; our passes are not part of it, nor is what we keep of gradients and for the backward
@@ -232,6 +242,7 @@ fn of_another(mut framework: Framework, options: &mut CompileOptions) -> (Framew
             "what {name} keeps for the backward pass is in its profile: its plan is made with keep={keep}"
         ));
     }
+    framework.fills_up = framework.capacity > 0.0;
     let shares = strategy.dp * strategy.cp > 1;
     if framework.gathers_once && strategy.pp > 1 && strategy.zero > 1 {
         if shares {

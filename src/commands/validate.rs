@@ -538,6 +538,9 @@ const EAGER: &str = "eager";
 /// How far a measurement is from its prediction where it is probably in another unit.
 const OTHER_UNIT: f64 = 100.0;
 
+/// FLOPs of a model, as a multiple of the peak in half precision, that no device makes.
+const FASTEST: f64 = 2.0;
+
 /// Fewer devices than these are a factor by which predictions may be off for another reason.
 const FEW: u64 = 8;
 
@@ -564,6 +567,18 @@ fn units(summary: &Summary) -> String {
             && (0.7..1.4).contains(&(times / row.devices as f64))
     };
     let of_all = summary.rows.iter().filter(of_all).count();
+    // (Products in fp8 are twice as fast as those whose peak the share is of.)
+    let beyond = |row: &&Row| {
+        let times = row.predicted_s / row.measured_s;
+        !far(row.measured_s, row.predicted_s) && row.report.mfu * times > FASTEST
+    };
+    let beyond = match summary.rows.iter().filter(beyond).count() {
+        0 => String::new(),
+        runs => format!(
+            "  time of {}: more FLOPs a second than the device has; is what was measured of one device, and in the unit of its column?\n",
+            counted(runs as u64, "run")
+        ),
+    };
     let whole = match of_all {
         0 => String::new(),
         _ => format!(
@@ -572,6 +587,7 @@ fn units(summary: &Summary) -> String {
         ),
     };
     whole
+        + &beyond
         + &told(times, "time", "seconds in step_time_s, tokens a second and device in tokens_per_s_per_device")
         + &told(memory, "memory", "GB in peak_mem_gb (nanotron: GiB)")
 }

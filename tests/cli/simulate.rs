@@ -96,6 +96,25 @@ fn tokens_that_are_sent_once_come_once() {
     assert!(once > 1.0 && once < 0.9 * each, "{once} {each}");
 }
 
+/// Our own plan by its name is our own plan, and what a system fills up does not depend on how tokens fall.
+#[test]
+fn systems_are_as_their_profiles_say() {
+    let bench = Bench::new();
+    for zero in ["zero=2", "zero=3"] {
+        let strategy = format!("ep=4,dp=4,mbs=2,{zero}");
+        let [unnamed, plan] = [&[][..], &["--framework", "plan"]].map(|args| {
+            simulated(&bench, &[&["--strategy", &strategy], args].concat())["step_time_s"].as_f64().expect("seconds")
+        });
+        assert_eq!(plan, unnamed, "{zero}");
+    }
+    let with = |framework: &str, load: &str| {
+        let strategy = ["--strategy", "ep=4,dp=4,mbs=2", "--framework", framework, "--tokens-per-expert", load];
+        simulated(&bench, &strategy)["total_comm_s"]["ep"].as_f64().expect("seconds")
+    };
+    assert_eq!(with("nemo-mixtures", "zipf=1"), with("nemo-mixtures", "zipf=0"));
+    assert!(with("megatron-core", "zipf=1") > with("megatron-core", "zipf=0"));
+}
+
 #[test]
 fn uneven_experts_exchange_for_longer() {
     let bench = Bench::new();

@@ -220,11 +220,22 @@ fn rows_that_are_left_out_have_lines_and_help() {
     with(&[blank], &[]).fails(&["b: line 2: `ffn_hidden` is not given\n  = help: dense layers need it"]);
     let unknown = "c\u{1b}[31m,2,256,4,1024,256,TPUv5,1,8,0.01,1,1024";
     let table = with(&[right, blank, unknown], &[]).ok().stdout;
-    for part in ["  c\\u{1b}[31m: line 4: no cluster file is called `TPUv5`\n", "= help: there are ", "--cluster-dir"] {
+    for part in [
+        "  c\\u{1b}[31m: line 4: no cluster file is called `TPUv5`\n",
+        "= help: did you mean `TPU",
+        "there are ",
+        "--cluster-dir",
+    ] {
         assert!(table.contains(part), "`{part}` is not in:\n{table}");
     }
     assert!(!table.contains('\u{1b}') && !table.contains("are the units"), "{table}");
     with(&[unknown], &[]).fails(&["c\\u{1b}[31m: line 2"]);
+    let near = "d,2,256,4,1024,256,MI350,1,8,0.01,1,1024";
+    with(&[near], &[]).fails(&["`MI350`\n  = help: did you mean `MI350X`? there are "]);
+    // A job's tokens, or a device that does more than it can.
+    let faster = "e,8,4096,32,32000,2048,H100,1,8,0.02,,16384";
+    let table = with(&[faster], &[]).ok().stdout;
+    assert!(table.contains("  time of 1 run: more FLOPs a second than the device has"), "{table}");
     // One without a name is called by its line.
     with(&[&blank[1..]], &[]).fails(&["\n  line 2: `ffn_hidden` is not given"]);
     with(&[&blank.replace("b,2", ",two")], &[]).fails(&["no run that can be used: line 2: `layers`"]);
