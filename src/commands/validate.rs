@@ -35,7 +35,7 @@ Examples:
 Columns: layers, hidden, heads, vocab, seq_len, device, n_devices, gbs and step_time_s (or tokens_per_s_per_device, or tflops_per_device) are needed;
 dense layers need ffn_hidden, and mixtures experts, topk and moe_ffn_hidden (that of dense layers where it is blank). id, system, source, model, dense_layers,
 shared_experts, kv_heads, head_dim, devices_per_node, tp, pp, vpp, ep, etp, cp, dp, zero, mbs, precision, recompute, notes_config, extra, peak_mem_gb and grade are
-used where they are there (zero: 0 to 3; where it is blank, what notes_config says, as in `ZeRO-1`, or what its system does unasked). Names of columns may be in upper or lower case, and fields are separated by commas. A blank is unknown; OOM in a column of what was
+used where they are there (zero: 0 to 3; where it is blank, what notes_config says, as in `ZeRO-1`, or what its system does unasked). Names of columns may be in upper or lower case, and fields are separated by commas. A blank (`-`, `n/a`, and in numbers `NaN`, `None`, `null`, `?`) is unknown; OOM in a column of what was
 measured says that a run did not fit into memory. peak_mem_gb are GB, of nanotron the GiB that it calls so. Of the worst runs it is said what to suspect
 first: memory that an allocator runs short of, waiting for the host, the pipeline's bubble, or else the work that takes most.
 

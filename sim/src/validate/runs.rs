@@ -1,6 +1,7 @@
 //! Measured runs: a CSV file, one run a row, columns by name.
 
 use super::lines::{Lines, closed, unreadable};
+use forebay_dsl::diagnostics::closest;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::hash_map::Entry;
 use std::fmt;
@@ -202,17 +203,28 @@ pub fn read(text: &str) -> Result<Runs, RunsError> {
         return Err(RunsError(format!("the column `{name}` is there twice")));
     }
     let missing: Vec<&str> = NEEDED.into_iter().filter(|n| header.iter().all(|h| h != *n)).collect();
+    // What is written otherwise is there as a column that is not known.
+    let meant = |names: &[&'static str]| {
+        let others: Vec<&str> = header.iter().filter(|name| !is_known(name)).collect();
+        let written = |name: &&'static str| closest(name, others.iter().copied()).map(|other| (other, *name));
+        names.iter().find_map(written).map_or(String::new(), |(other, name)| format!("`{other}` is not `{name}`; "))
+    };
     if !missing.is_empty() {
         return Err(RunsError(format!(
-            "columns are missing: {}\n  = help: the first line names the columns; those that are needed are {}",
+            "columns are missing: {}\n  = help: {}the first line names the columns; those that are needed are {}",
             missing.join(", "),
+            meant(&missing),
             NEEDED.join(", ")
         )));
     }
-    if ["step_time_s", "tokens_per_s_per_device", "tflops_per_device"].iter().all(|n| header.iter().all(|h| h != *n)) {
-        return Err(RunsError(
-            "there is nothing measured: a column `step_time_s`, `tokens_per_s_per_device` or `tflops_per_device` is missing".into(),
-        ));
+    if TIMES.iter().all(|n| header.iter().all(|h| h != *n)) {
+        let help = match meant(&TIMES) {
+            none if none.is_empty() => none,
+            other => format!("\n  = help: {}", other.trim_end_matches("; ")),
+        };
+        return Err(RunsError(format!(
+            "there is nothing measured: a column `step_time_s`, `tokens_per_s_per_device` or `tflops_per_device` is missing{help}"
+        )));
     }
     let unknown = header.iter().filter(|h| !h.is_empty() && !is_known(h)).map(str::to_string).collect();
     let mut table = Runs { unknown, ..Runs::default() };
@@ -241,6 +253,9 @@ pub fn read(text: &str) -> Result<Runs, RunsError> {
     }
     Ok(table)
 }
+
+/// Columns of what was measured of a step, of which one is needed.
+const TIMES: [&str; 3] = ["step_time_s", "tokens_per_s_per_device", "tflops_per_device"];
 
 /// What tables use instead of commas.
 const SEPARATORS: [(char, &str); 3] = [(';', "semicolons"), ('\t', "tabs"), ('|', "bars")];
@@ -276,6 +291,9 @@ fn is_known(column: &str) -> bool {
     OTHERS.contains(&column) || NUMBERS.contains(&column) || column == "peak_mem_gb"
 }
 
+/// What programs that write tables put where there is no number.
+const NO_NUMBERS: [&str; 4] = ["nan", "none", "null", "?"];
+
 /// A row's fields by name; what is not there is blank.
 struct Fields<'a> {
     header: &'a csv::StringRecord,
@@ -288,6 +306,26 @@ impl<'a> Fields<'a> {
         // What people write into fields that are blank.
         if ["-", "n/a", "N/A", "NA"].contains(&field) { "" } else { field }
     }
+
+    /// A field of a number.
+    fn number(&self, name: &str) -> &'a str {
+        let field = self.get(name);
+        if NO_NUMBERS.iter().any(|blank| field.eq_ignore_ascii_case(blank)) { "" } else { field }
+    }
+}
+
+/// What helps where a number has a unit behind it, or its thousands apart.
+fn alone(text: &str) -> String {
+    let joined: String = text.chars().filter(|c| ![',', '_', ' ', '\''].contains(c)).collect();
+    let number = match joined.parse::<f64>() {
+        Ok(number) if number.is_finite() && joined != text => joined.as_str(),
+        Ok(_) => return String::new(),
+        Err(_) => {
+            let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+            if end == 0 { return String::new() } else { &text[..end] }
+        }
+    };
+    format!("\n  = help: a field holds the number alone, in the unit of its column, as in `{number}`")
 }
 
 /// A number may have a remark behind it: `8 (the config says 16)`.
@@ -313,9 +351,9 @@ fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
     let field = |name: &str| fields.get(name);
     let wrong = |name: &str, what: &str| {
         let shown: String = field(name).chars().take(60).collect();
-        RunsError(format!("line {line}: `{name}` is {what}, not `{shown}`"))
+        RunsError(format!("line {line}: `{name}` is {what}, not `{shown}`{}", alone(field(name))))
     };
-    let decimal = |name: &str| match field(name) {
+    let decimal = |name: &str| match fields.number(name) {
         "" => Ok(None),
         text if text.eq_ignore_ascii_case(OUT_OF_MEMORY) && MEASURED.contains(&name) => Ok(None),
         text => match leading(text).parse::<f64>() {
@@ -326,7 +364,7 @@ fn run(fields: &Fields, line: u64) -> Result<Run, RunsError> {
     };
     let mut numbers = [None; NUMBERS.len()];
     for (slot, name) in numbers.iter_mut().zip(NUMBERS) {
-        *slot = match field(name) {
+        *slot = match fields.number(name) {
             "" => None,
             // Tables are often written by programs that make every number a decimal.
             text => match leading(text).parse::<f64>() {
@@ -467,6 +505,25 @@ mod tests {
         assert!(of(&HEAD.replace("id,", "layers,")).contains("twice"));
         let bad = |row: &str| read(&format!("{HEAD}{row}\n")).expect("a file").bad[0].1.0.clone();
         assert!(bad("a,two,64,4,256,128,H100,8,16,1").contains("line 2: `layers` is a whole number, not `two`"));
+        for (cell, alone) in [("32,000", "32000"), ("128 tokens", "128"), ("32K", "32")] {
+            let why = bad(&format!("a,2,64,4,256,\"{cell}\",H100,8,16,1"));
+            assert!(
+                why.contains(&format!("not `{cell}`\n  = help: ")) && why.ends_with(&format!("`{alone}`")),
+                "{why}"
+            );
+        }
+        assert!(!bad("a,two,64,4,256,128,H100,8,16,1").contains("help"));
+        let misspelt = of(&HEAD.replace("tokens_per_s_per_device", "tokens_per_s_per_devise"));
+        assert!(misspelt.ends_with("= help: `tokens_per_s_per_devise` is not `tokens_per_s_per_device`"), "{misspelt}");
+        let misspelt = of(&HEAD.replace("vocab", "vocabs"));
+        assert!(misspelt.contains("missing: vocab\n  = help: `vocabs` is not `vocab`; the first line"), "{misspelt}");
+        for blank in ["NaN", "None", "null", "?", "n/a", "-"] {
+            assert_eq!(
+                read(&format!("{HEAD}a,2,64,4,256,128,H100,8,16,{blank}\n")).expect("a table").bad,
+                [],
+                "{blank}"
+            );
+        }
         assert!(bad("a,2,64,4,256,128,H100,8,16,-1").contains("above 0"));
         assert!(bad("a,2,64,4,256,128,H100,8,16,120 ms").contains("`120 ms`"));
         assert!(bad("a,2,64,4,256,128,H100,0,16,1").contains("`n_devices` is at least 1, or blank, not `0`"));

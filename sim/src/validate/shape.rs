@@ -82,9 +82,11 @@ impl Shape {
                 ));
             }
         };
-        // A mixture without dense layers has no use of it.
+        // A mixture without dense layers has no use of it; one whose experts nobody counted looks like a dense model.
+        let uncounted = experts == 0 && (given("topk").is_some() || given("moe_ffn_hidden").is_some());
         let ffn = if dense_layers > 0 {
-            need_for("ffn_hidden", "dense layers", None)?
+            let whose = if uncounted { "dense layers, which this is without `experts`," } else { "dense layers" };
+            need_for("ffn_hidden", whose, None)?
         } else {
             given("ffn_hidden").unwrap_or(0)
         };
@@ -437,6 +439,7 @@ mod tests {
         refused("4,0,64,128,,,,6,", "6 `heads` do not divide `hidden`, which is 64\n  = help: `head_dim`");
         refused("4,0,64,,,,,4,", "`ffn_hidden` is not given\n  = help: dense layers");
         refused("4,1,64,,64,4,2,4,", "`ffn_hidden` is not given\n  = help: dense layers");
+        refused("4,0,64,,,,2,4,", "`ffn_hidden` is not given\n  = help: dense layers, which this is without `experts`");
         refused("4,0,64,,,4,2,4,", "`moe_ffn_hidden` is not given\n  = help: mixtures");
         refused("4,0,64,,64,4,,4,", "`topk` is not given\n  = help: mixtures");
         assert_eq!(of("4,0,64,128,,,,6,16"), Ok((128, 0, 16)));
