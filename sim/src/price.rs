@@ -425,8 +425,9 @@ impl<'a> Pricer<'a> {
             Direction::Dispatch if self.framework.dispatch_fp8 => FP8_WITH_SCALES.min(k.dtype.bytes() as f64),
             _ => k.dtype.bytes() as f64,
         };
-        // Tokens that are sent but once for several experts come at most once, however uneven the choice is.
-        let room = if self.framework.fills_up { f64::INFINITY } else { k.bound as f64 };
+        // Tokens that are sent but once for several experts come at most once, however uneven the choice is; what a capacity is filled up with goes to each expert.
+        let fills_up = self.framework.fills_up && !self.framework.deduplicates;
+        let room = if fills_up { f64::INFINITY } else { k.bound as f64 };
         let rows = (k.even as f64 * self.imbalance).min(room);
         let bytes = rows * k.row as f64 * element;
         // The rank's own rows stay.

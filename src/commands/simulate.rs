@@ -141,8 +141,12 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let imbalance = uneven(&args, &compiled.plan, &framework, ep)?;
     if framework.capacity > 0.0 && has_experts(&compiled.plan) {
         differences.push(format!(
-            "{} gives experts room for {} times the rows of an even routing, and fills it up: how tokens fall does not matter",
-            framework.name, framework.capacity
+            "{} gives experts room for {}, and fills it up: how tokens fall does not matter",
+            framework.name,
+            match framework.capacity {
+                1.0 => "the rows of an even routing".to_string(),
+                times => format!("{times} times the rows of an even routing"),
+            }
         ));
     }
     let is_worst_case = ep > 1 && options.strategy.max_tokens_per_rank.is_none();

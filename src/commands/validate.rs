@@ -538,7 +538,7 @@ const EAGER: &str = "eager";
 /// How far a measurement is from its prediction where it is probably in another unit.
 const OTHER_UNIT: f64 = 100.0;
 
-/// FLOPs of a model, as a multiple of the peak in half precision, that no device makes.
+/// FLOPs of a model, as a multiple of the peak in half precision, that no device makes, in whatever type.
 const FASTEST: f64 = 2.0;
 
 /// Fewer devices than these are a factor by which predictions may be off for another reason.
@@ -566,11 +566,11 @@ fn units(summary: &Summary) -> String {
             && !far(row.measured_s, row.predicted_s)
             && (0.7..1.4).contains(&(times / row.devices as f64))
     };
-    let of_all = summary.rows.iter().filter(of_all).count();
+    let whole_jobs = summary.rows.iter().filter(of_all).count();
     // (Products in fp8 are twice as fast as those whose peak the share is of.)
     let beyond = |row: &&Row| {
         let times = row.predicted_s / row.measured_s;
-        !far(row.measured_s, row.predicted_s) && row.report.mfu * times > FASTEST
+        !far(row.measured_s, row.predicted_s) && !of_all(row) && row.report.mfu * times > FASTEST
     };
     let beyond = match summary.rows.iter().filter(beyond).count() {
         0 => String::new(),
@@ -579,11 +579,11 @@ fn units(summary: &Summary) -> String {
             counted(runs as u64, "run")
         ),
     };
-    let whole = match of_all {
+    let whole = match whole_jobs {
         0 => String::new(),
         _ => format!(
             "  time of {}: as many times off as there are devices; are the tokens of tokens_per_s_per_device those of one device?\n",
-            counted(of_all as u64, "run")
+            counted(whole_jobs as u64, "run")
         ),
     };
     whole

@@ -169,7 +169,7 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     }
     // Gathering ahead is what makes it that (arXiv 2304.11277, section 3.3), and gradients that are not kept are summed as they come (arXiv 1910.02054, section 5.2).
     let stage = numbered_zero(run);
-    // (DeepSpeed's third stage does so unless it is told not to: `overlap_comm` and `stage3_prefetch_bucket_size` of its configuration. Of systems that sum gradients in line nobody knows.) Our own
+    // (DeepSpeed's third stage does so unless it is told not to: `overlap_comm` and `stage3_prefetch_bucket_size` of its configuration. For systems that sum gradients in line it is not known.) Our own
     // plan has passes for it.
     let ahead = said(&text, "overlap_comm").unwrap_or(has("deepspeed") || framework.overlap_gradients);
     let sharded = is_fully_sharded(&text) && stage.is_none_or(|stage| stage > 1);

@@ -2,9 +2,11 @@
 
 use super::lines::{Lines, closed, unreadable};
 use forebay_dsl::diagnostics::closest;
+use regex_lite::Regex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::hash_map::Entry;
 use std::fmt;
+use std::sync::LazyLock;
 
 /// A measured run, as its row says.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -207,7 +209,8 @@ pub fn read(text: &str) -> Result<Runs, RunsError> {
     let meant = |names: &[&'static str]| {
         let others: Vec<&str> = header.iter().filter(|name| !is_known(name)).collect();
         let written = |name: &&'static str| closest(name, others.iter().copied()).map(|other| (other, *name));
-        names.iter().find_map(written).map_or(String::new(), |(other, name)| format!("`{other}` is not `{name}`; "))
+        let asked = |(other, name): (&str, &str)| format!("is `{other}` meant to be `{name}`{}? ", unit(name));
+        names.iter().find_map(written).map_or(String::new(), asked)
     };
     if !missing.is_empty() {
         return Err(RunsError(format!(
@@ -220,7 +223,7 @@ pub fn read(text: &str) -> Result<Runs, RunsError> {
     if TIMES.iter().all(|n| header.iter().all(|h| h != *n)) {
         let help = match meant(&TIMES) {
             none if none.is_empty() => none,
-            other => format!("\n  = help: {}", other.trim_end_matches("; ")),
+            other => format!("\n  = help: {}", other.trim_end()),
         };
         return Err(RunsError(format!(
             "there is nothing measured: a column `step_time_s`, `tokens_per_s_per_device` or `tflops_per_device` is missing{help}"
@@ -310,22 +313,27 @@ impl<'a> Fields<'a> {
     /// A field of a number.
     fn number(&self, name: &str) -> &'a str {
         let field = self.get(name);
+        // (No ZeRO is a stage of it.)
+        if name == "zero" && field.eq_ignore_ascii_case("none") {
+            return "0";
+        }
         if NO_NUMBERS.iter().any(|blank| field.eq_ignore_ascii_case(blank)) { "" } else { field }
     }
 }
 
-/// What helps where a number has a unit behind it, or its thousands apart.
+/// What helps where a number has its thousands apart, or words behind it. (What a unit, a scale or a comma of decimals means is not guessed.)
 fn alone(text: &str) -> String {
-    let joined: String = text.chars().filter(|c| ![',', '_', ' ', '\''].contains(c)).collect();
-    let number = match joined.parse::<f64>() {
-        Ok(number) if number.is_finite() && joined != text => joined.as_str(),
-        Ok(_) => return String::new(),
-        Err(_) => {
-            let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-            if end == 0 { return String::new() } else { &text[..end] }
-        }
-    };
-    format!("\n  = help: a field holds the number alone, in the unit of its column, as in `{number}`")
+    static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
+        Regex::new(r"^(\d{1,3}(?:[,_' ]\d{3})+|\d+)(?: (?:tokens|layers|heads|experts|gpus|devices|ranks|rows))?$")
+            .expect("the pattern is right")
+    });
+    if !text.starts_with(|c: char| c.is_ascii_digit()) || text.parse::<f64>().is_ok() {
+        return String::new();
+    }
+    let number =
+        NUMBER.captures(&leading(text).to_lowercase()).map(|found| found[1].replace([',', '_', '\'', ' '], ""));
+    let example = number.map_or(String::new(), |number| format!(": `{number}`"));
+    format!("\n  = help: a field holds the number alone, in the unit of its column{example}")
 }
 
 /// A number may have a remark behind it: `8 (the config says 16)`.
@@ -505,18 +513,28 @@ mod tests {
         assert!(of(&HEAD.replace("id,", "layers,")).contains("twice"));
         let bad = |row: &str| read(&format!("{HEAD}{row}\n")).expect("a file").bad[0].1.0.clone();
         assert!(bad("a,two,64,4,256,128,H100,8,16,1").contains("line 2: `layers` is a whole number, not `two`"));
-        for (cell, alone) in [("32,000", "32000"), ("128 tokens", "128"), ("32K", "32")] {
+        for (cell, help) in [
+            ("32,000", "its column: `32000`"),
+            ("32,000 tokens", "its column: `32000`"),
+            ("128 Tokens", "its column: `128`"),
+            ("32K", "its column"),
+            ("1,5", "its column"),
+            ("12.5.3", "its column"),
+            ("120 ms", "its column"),
+        ] {
             let why = bad(&format!("a,2,64,4,256,\"{cell}\",H100,8,16,1"));
-            assert!(
-                why.contains(&format!("not `{cell}`\n  = help: ")) && why.ends_with(&format!("`{alone}`")),
-                "{why}"
-            );
+            assert!(why.contains(&format!("not `{cell}`\n  = help: ")) && why.ends_with(help), "{why}");
         }
         assert!(!bad("a,two,64,4,256,128,H100,8,16,1").contains("help"));
         let misspelt = of(&HEAD.replace("tokens_per_s_per_device", "tokens_per_s_per_devise"));
-        assert!(misspelt.ends_with("= help: `tokens_per_s_per_devise` is not `tokens_per_s_per_device`"), "{misspelt}");
+        let asked =
+            "= help: is `tokens_per_s_per_devise` meant to be `tokens_per_s_per_device` (tokens a second and device)?";
+        assert!(misspelt.ends_with(asked), "{misspelt}");
         let misspelt = of(&HEAD.replace("vocab", "vocabs"));
-        assert!(misspelt.contains("missing: vocab\n  = help: `vocabs` is not `vocab`; the first line"), "{misspelt}");
+        assert!(
+            misspelt.contains("missing: vocab\n  = help: is `vocabs` meant to be `vocab`? the first line"),
+            "{misspelt}"
+        );
         for blank in ["NaN", "None", "null", "?", "n/a", "-"] {
             assert_eq!(
                 read(&format!("{HEAD}a,2,64,4,256,128,H100,8,16,{blank}\n")).expect("a table").bad,

@@ -95,7 +95,7 @@ enum KindArg {
     /// The same with one more forward ahead, and F/B pairs
     #[value(name = "vpp-overlap", aliases = ["vpp-extra", "interleaved-overlap"])]
     InterleavedOverlap,
-    /// Zero bubble at the activations of 1F1B; what the first half of a backward pass leaves for the second comes to that
+    /// Zero bubble at the activations of 1F1B; what the first half of a backward pass leaves for the second is kept beside them
     ZbH1,
     /// Zero bubble at twice the memory
     ZbH2,

@@ -26,9 +26,13 @@ pub(super) fn capacity(text: &str) -> Option<f64> {
 
 /// Megatron-Core's option drops what is beyond a capacity, and fills up what is not only where it is told to; others fill up unless they are told not to.
 pub(super) fn drops_alone(text: &str) -> bool {
+    // Of other things that are padded or not, such as vocabularies and rows, it says nothing.
+    let alone = ["padded", "not padded", "no padding", "without padding"];
+    let of_capacity = |clause: &&str| spaced(clause).contains("capacity") || alone.contains(&clause.trim());
+    let clauses: String = text.split([';', ',']).filter(of_capacity).collect::<Vec<_>>().join(";");
     let bounds =
-        || ["moe-expert-capacity-factor", "no padding", "without padding"].iter().any(|words| says(text, words));
-    said_any(text, &["pad", "padded"]).map_or_else(bounds, |pads| !pads)
+        || ["moe-expert-capacity-factor", "no padding", "without padding"].iter().any(|words| says(&clauses, words));
+    said_any(&clauses, &["pad", "padded"]).map_or_else(bounds, |pads| !pads)
 }
 
 /// More than that is another number.
@@ -138,10 +142,17 @@ mod tests {
             (1.25, 2.0)
         );
         assert_eq!(of("8", "--moe-expert-capacity-factor 2"), UNKNOWN_ROUTING, "what is not there is not filled up");
-        let bounds =
-            ["capacity factor 2 (no padding)", "capacity factor 2; not padded", "capacity factor 2; without padding"];
-        assert_eq!(bounds.map(|notes| of("8", notes)), [UNKNOWN_ROUTING; 3]);
-        assert_eq!(of("8", "--moe-expert-capacity-factor 2; vocabulary with padding"), UNKNOWN_ROUTING);
+        let bounds = [
+            "capacity factor 2 (no padding)",
+            "capacity factor 2 not padded",
+            "capacity factor 2 without padding",
+            "--moe-expert-capacity-factor 2; vocab padded to 128",
+            "--moe-expert-capacity-factor 2; pad token masked",
+            "capacity factor 2; no padding",
+        ];
+        assert_eq!(bounds.map(|notes| of("8", notes)), [UNKNOWN_ROUTING; 6]);
+        assert_eq!(of("8", "--moe-expert-capacity-factor 2; padded"), 2.0);
+        assert_eq!(of("8", "capacity factor 2; sequences packed without padding"), 2.0);
         assert_eq!((of("8", "token-drop capacity factor 1"), of("8", "router forced to balance")), (1.0, 1.0));
         assert_eq!((of("8", "capacity factor 1.5; real routing"), of("8", "real routing")), (1.5, REAL_ROUTING));
         assert_eq!(["", "no capacity factor", "capacity factor -1"].map(|notes| of("8", notes)), [UNKNOWN_ROUTING; 3]);
