@@ -127,10 +127,8 @@ pub struct Framework {
     pub node_limit: u32,
     /// Do tensor-parallel ranks share the width of experts where a run does not say how many do (`etp`)?
     pub cuts_experts: bool,
-    /// Rows that each expert has room for in a run that says nothing of it, used or not, as a multiple of those of an even routing; 0: as many as come.
+    /// Rows that each expert has room for in a run that says nothing of it, as a multiple of those of an even routing, all of which are computed and exchanged, used or not; 0: as many as come.
     pub capacity: f64,
-    /// Do experts compute and exchange all rows of a capacity, used or not? (`validate` takes it from what a row says.)
-    pub fills_up: bool,
     /// Does the host wait for the number of rows of each expert?
     pub experts_wait: bool,
     /// Does the host wait for each message from another stage (metadata that is read before tensors, or a device that is synchronized)?
@@ -212,6 +210,11 @@ impl Framework {
     /// Is it our own plan as it stands, by whatever numbers?
     pub fn is_ours(&self) -> bool {
         self.name == Framework::default().name
+    }
+
+    /// Do experts compute and exchange all rows that they have room for?
+    pub fn fills_up(&self) -> bool {
+        self.capacity > 0.0
     }
 
     /// It on a cluster: beside the numbers of a machine that was measured nothing comes to our own plan.
@@ -386,7 +389,6 @@ impl Default for Framework {
             node_limit: 0,
             cuts_experts: false,
             capacity: 0.0,
-            fills_up: false,
             experts_wait: false,
             receive_waits: false,
             collective_holds: false,

@@ -196,7 +196,7 @@ impl<'a> Pricer<'a> {
     /// How many times the room of a ragged dimension experts fill up: our plan has room for rows that may come, and a capacity may be more than all of them.
     fn beyond(&self, kernel: &Kernel) -> f64 {
         match kernel.ragged_rows() {
-            Some(rows) if self.framework.fills_up => {
+            Some(rows) if self.framework.fills_up() => {
                 (rows.even as f64 * self.imbalance / rows.bound.max(1) as f64).max(1.0)
             }
             _ => 1.0,
@@ -426,7 +426,7 @@ impl<'a> Pricer<'a> {
             _ => k.dtype.bytes() as f64,
         };
         // Tokens that are sent but once for several experts come at most once, however uneven the choice is; what a capacity is filled up with goes to each expert.
-        let fills_up = self.framework.fills_up && !self.framework.deduplicates;
+        let fills_up = self.framework.fills_up() && !self.framework.deduplicates;
         let room = if fills_up { f64::INFINITY } else { k.bound as f64 };
         let rows = (k.even as f64 * self.imbalance).min(room);
         let bytes = rows * k.row as f64 * element;

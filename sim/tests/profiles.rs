@@ -181,16 +181,17 @@ fn biases_of_experts_are_started_one_by_one() {
 /// Experts of a rank alone compute all that a capacity has room for, and the model's FLOPs are what tokens need; without padding there are no more rows than come.
 #[test]
 fn a_capacity_is_filled_up_where_no_expert_is_shared() {
-    let with = |notes: &str| {
+    let with_ranks = |ep: u32, notes: &str| {
         let table = format!(
             "id,source,model,layers,hidden,ffn_hidden,moe_ffn_hidden,experts,topk,heads,head_dim,vocab,seq_len,device,n_devices,ep,mbs,gbs,precision,recompute,notes_config,step_time_s\n\
-             a,Megatron-LM,Mixtral,2,2048,4096,4096,8,2,16,128,512,4096,H100,8,1,1,8,BF16,none,{notes},1\n"
+             a,Megatron-LM,Mixtral,2,2048,4096,4096,8,2,16,128,512,4096,H100,8,{ep},1,8,BF16,none,{notes},1\n"
         );
         let (clusters, frameworks) = (known::clusters(), frameworks());
         let (cases, skipped) = prepare(&runs::read(&table).expect("a table").runs, &clusters, &frameworks, 1);
         assert_eq!(skipped, []);
         price(&cases, &clusters, &frameworks, 1).rows.remove(0).report
     };
+    let with = |notes: &str| with_ranks(1, notes);
     let even = with("router forced to balance");
     let [one, twice, bound] =
         ["capacity factor 1 padded", "capacity factor 2 padded", "--moe-expert-capacity-factor 2"].map(with);
@@ -203,6 +204,12 @@ fn a_capacity_is_filled_up_where_no_expert_is_shared() {
     let done = |report: &Report| report.hfu * report.step_time_s;
     assert!((done(&twice) / done(&even) - 1.0).abs() < 1e-9);
     assert!(twice.mfu < 0.9 * even.mfu);
+    // Rows that are shared go to each expert, so many of them; what is sent once for several experts has no more than that.
+    let rows = |notes: &str| with_ranks(8, notes).total_comm_bytes.ep;
+    let sent = |times: u32| rows(&format!("capacity factor {times} padded"));
+    assert!((sent(16) / sent(4) - 4.0).abs() < 0.05, "{} {}", sent(16), sent(4));
+    let once = |times: u32| rows(&format!("DeepEP; capacity factor {times} padded"));
+    assert_eq!(once(16), once(8));
 }
 
 /// Limits of a gate and of its value that are kernels of their own are cut and put beside each other forwards, again where activations are made again, and compared, joined, chosen and

@@ -112,13 +112,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     let prints_file = written.iter().any(|(_, path)| path.is_some_and(is_stdout));
     let SetUp { cluster, file, mut options, budget, precision } = args.on.set_up()?;
     let cluster = args.release.into_iter().fold(cluster, Cluster::of_release);
-    let (framework, mut differences) = match &args.framework {
-        None => (Framework::default().on(&cluster), vec![]),
-        Some(name) => match framework(name, args.on.folder().as_deref())? {
-            ours if ours.is_ours() => (ours.on(&cluster), vec![]),
-            another => of_another(another, &mut options),
-        },
-    };
+    let (framework, mut differences) = system(&args, &cluster, &mut options)?;
     let (ep, pp, chunks) = (options.strategy.ep, options.strategy.pp, u64::from(options.strategy.vpp));
     let room = options.strategy.max_tokens_per_rank;
     let is_bounded = ep <= 1 || room.is_some();
@@ -139,16 +133,7 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     }
     let compiled = memory::compile(&file, &options, budget, price, &spinner)?;
     let imbalance = uneven(&args, &compiled.plan, &framework, ep)?;
-    if framework.capacity > 0.0 && has_experts(&compiled.plan) {
-        differences.push(format!(
-            "{} gives experts room for {}, and fills it up: how tokens fall does not matter",
-            framework.name,
-            match framework.capacity {
-                1.0 => "the rows of an even routing".to_string(),
-                times => format!("{times} times the rows of an even routing"),
-            }
-        ));
-    }
+    differences.extend(filled_up(&framework, &compiled.plan));
     let is_worst_case = ep > 1 && options.strategy.max_tokens_per_rank.is_none();
     let (mut plan, strategy) = (compiled.plan, compiled.strategy.to_string());
     // (What is written is what is run, whatever the data.)
@@ -202,14 +187,18 @@ pub fn simulate(args: Args) -> Result<(), Failure> {
     if let (Some(path), Some(bytes)) = (&args.output, as_run) {
         write_out(path, &bytes)?;
     }
-    if prints_file {
-        return Ok(());
+    match (prints_file, args.json) {
+        (true, _) => Ok(()),
+        (false, true) => print_json(&Told::new(&page)),
+        (false, false) => print(&in_words(&page, is_worst_case)),
     }
-    if args.json {
-        return print_json(&Told::new(&page));
-    }
-    let notes: String = notes.iter().map(|note| format!("\n  = note: {note}\n")).collect();
-    print(&format!("{}{notes}", table(&page, if is_worst_case { worst_case(&plan) } else { None }.as_deref())))
+}
+
+/// What a person reads: the table, and notes.
+fn in_words(page: &Page, is_worst_case: bool) -> String {
+    let notes: String = page.notes.iter().map(|note| format!("\n  = note: {note}\n")).collect();
+    let worst = if is_worst_case { worst_case(page.plan) } else { None };
+    format!("{}{notes}", table(page, worst.as_deref()))
 }
 
 /// The rows that come to the experts of the busiest rank, where there are any, with a sentence that says so.
@@ -227,7 +216,27 @@ fn rows_that_come(args: &Args, plan: &Plan, system: &Framework, ep: u32) -> Resu
 /// Rows of the busiest rank as a multiple of the mean: even where nothing is said, and what experts have room for where the system gives them a capacity.
 fn uneven(args: &Args, plan: &Plan, system: &Framework, ep: u32) -> Result<f64, Failure> {
     let said = args.tokens_per_expert.as_deref().map_or(Ok(1.0), |load| imbalance(load, plan, ep))?;
-    Ok(if system.capacity > 0.0 { system.capacity } else { said })
+    Ok(if system.fills_up() { system.capacity } else { said })
+}
+
+/// That the rows which experts compute do not depend on how tokens fall, where that is so.
+fn filled_up(system: &Framework, plan: &Plan) -> Option<String> {
+    let room = match system.capacity {
+        1.0 => "the rows of an even routing".to_string(),
+        times => format!("{times} times the rows of an even routing"),
+    };
+    (system.fills_up() && has_experts(plan)).then(|| {
+        format!("{} gives experts room for {room}, and fills it up: how tokens fall does not matter", system.name)
+    })
+}
+
+/// The system that runs the step: our own plan, or another, with what that changes.
+fn system(args: &Args, cluster: &Cluster, options: &mut CompileOptions) -> Result<(Framework, Vec<String>), Failure> {
+    let named = args.framework.as_ref().map(|name| framework(name, args.on.folder().as_deref())).transpose()?;
+    Ok(match named {
+        Some(another) if !another.is_ours() => of_another(another, options),
+        ours => (ours.unwrap_or_default().on(cluster), vec![]),
+    })
 }
 
 /// Makes options those of another system's plan, and says what that changes. What it hides is in its profile; our passes are not part of it, nor is what we keep of gradients and for the backward
@@ -246,7 +255,6 @@ fn of_another(mut framework: Framework, options: &mut CompileOptions) -> (Framew
             "what {name} keeps for the backward pass is in its profile: its plan is made with keep={keep}"
         ));
     }
-    framework.fills_up = framework.capacity > 0.0;
     let shares = strategy.dp * strategy.cp > 1;
     if framework.gathers_once && strategy.pp > 1 && strategy.zero > 1 {
         if shares {

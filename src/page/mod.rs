@@ -96,7 +96,7 @@ pub fn manner(page: &Page) -> String {
     let Page { plan, cluster, options, .. } = *page;
     let routing = match options.imbalance {
         _ if plan.settings.active_params == plan.settings.params => String::new(),
-        room if options.framework.fills_up => {
+        room if options.framework.fills_up() => {
             format!(" · experts compute {room:.2} times the mean of their rows, used or not")
         }
         1.0 => " · tokens fall on experts evenly".into(),

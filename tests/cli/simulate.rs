@@ -112,6 +112,20 @@ fn systems_are_as_their_profiles_say() {
         simulated(&bench, &strategy)["total_comm_s"]["ep"].as_f64().expect("seconds")
     };
     assert_eq!(with("nemo-mixtures", "zipf=1"), with("nemo-mixtures", "zipf=0"));
+    let told = bench.run(
+        &[
+            &["simulate", "model.moe", "--cluster", "h100", "--framework", "nemo-mixtures"][..],
+            &["--strategy", "ep=4,dp=4,mbs=2", "--tokens-per-expert", "zipf=1"],
+        ]
+        .concat(),
+    );
+    let told = told.ok().stdout;
+    for part in
+        ["experts compute 1.00 times the mean of their rows, used or not", "room for the rows of an even routing"]
+    {
+        assert!(told.contains(part), "`{part}` is not in:\n{told}");
+    }
+    assert!(!told.contains("fall on experts evenly"), "{told}");
     assert!(with("megatron-core", "zipf=1") > with("megatron-core", "zipf=0"));
 }
 

@@ -19,7 +19,7 @@ use forebay_pipeline::Kind;
 use hosts::host_optimizer;
 use kernels::{attention, graphs};
 use regex_lite::Regex;
-use routing::{capacity, drops_alone, routing};
+use routing::{capacity, drops_alone, filled_up, routing};
 use std::sync::LazyLock;
 use zero::{is_fully_sharded, numbered_zero, without_longer_option};
 
@@ -135,7 +135,7 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     // With a capacity for each expert all arrays have sizes that are known beforehand.
     let dense = run.number("experts").unwrap_or(0) == 0;
     framework.experts_wait &= dense || (capacity(&text).is_none() || drops_alone(&text)) && !has("token-drop");
-    framework.fills_up |= routing::fills_up(run, &framework);
+    framework.capacity = filled_up(run, &framework).unwrap_or(0.0);
     let in_fp8 = said_any(&text, &["fp8 dispatch", "dispatch in fp8", "dispatch_fp8"]);
     let unasked = framework.dispatch_fp8 && run.precision.to_lowercase().contains("fp8") && !has("bf16 dispatch");
     framework.dispatch_fp8 = in_fp8.unwrap_or(unasked);

@@ -535,6 +535,12 @@ mod tests {
             misspelt.contains("missing: vocab\n  = help: is `vocabs` meant to be `vocab`? the first line"),
             "{misspelt}"
         );
+        let stage = |zero: &str| {
+            let table =
+                read(&format!("{},zero\na,2,64,4,256,128,H100,8,16,1,{zero}\n", HEAD.trim_end())).expect("a table");
+            table.runs[0].number("zero")
+        };
+        assert_eq!(["None", "NaN", "3"].map(stage), [Some(0), None, Some(3)], "no ZeRO is none");
         for blank in ["NaN", "None", "null", "?", "n/a", "-"] {
             assert_eq!(
                 read(&format!("{HEAD}a,2,64,4,256,128,H100,8,16,{blank}\n")).expect("a table").bad,

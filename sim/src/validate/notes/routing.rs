@@ -101,9 +101,9 @@ pub fn imbalance(run: &Run, framework: &Framework) -> f64 {
     }
 }
 
-/// Do experts compute all rows that they have room for, used or not?
-pub(super) fn fills_up(run: &Run, framework: &Framework) -> bool {
-    room(run, framework).is_some() && !drops_alone(&run.text.to_lowercase())
+/// The capacity that experts have, where they compute all of it, used or not.
+pub(super) fn filled_up(run: &Run, framework: &Framework) -> Option<f64> {
+    room(run, framework).filter(|_| !drops_alone(&run.text.to_lowercase()))
 }
 
 /// The capacity that experts have: what the row says, or else what the framework does unasked, if it is not told to route for real or to drop nothing.
