@@ -272,7 +272,7 @@ impl<'a> Pricer<'a> {
                 } else {
                     (Kind::Vector, self.loss_passes(program, kernel).unwrap_or(self.framework.vector_passes))
                 };
-                let apart = self.apart(program, kernel);
+                let apart = self.apart(kernel);
                 let priced = Priced::work(kind, self.cluster.vector(flops, bytes * passes) + apart.seconds, 0.0);
                 Priced { launches: 1.0 + apart.starts, ..priced }
             }

@@ -216,10 +216,10 @@ fn a_capacity_is_filled_up_where_no_expert_is_shared() {
 /// put beside each other backwards: three and seven kernels.
 #[test]
 fn limits_of_experts_are_kernels_of_their_own() {
-    let with = |model: &str, recompute: &str, limits_apart: bool| {
+    let with = |model: &str, how: &str, limits_apart: bool| {
         let table = format!(
             "id,source,model,layers,hidden,ffn_hidden,moe_ffn_hidden,experts,topk,heads,head_dim,vocab,seq_len,device,n_devices,mbs,gbs,precision,recompute,step_time_s\n\
-             a,Megatron-Bridge,{model},4,512,512,512,32,2,8,64,1024,512,H100,1,1,4,BF16,{recompute},1\n"
+             a,Megatron-Bridge,{model},4,512,512,512,32,2,8,64,1024,512,H100,1,1,4,{how},1\n"
         );
         let (clusters, mut frameworks) = (known::clusters(), frameworks());
         frameworks.iter_mut().for_each(|f| f.limits_apart = limits_apart);
@@ -231,14 +231,12 @@ fn limits_of_experts_are_kernels_of_their_own() {
     let cluster = known::clusters().into_iter().find(|c| c.is_called("H100")).expect("a cluster");
     let elements = 512.0 * 2.0 * 512.0;
     // Bytes for an element of the gate and of its value together, and kernels, in 4 layers and 4 micro-batches.
-    for (recompute, bytes, kernels) in [("none", 2.0 * (8.0 + 15.0), 10.0), ("full", 2.0 * (8.0 + 8.0 + 15.0), 13.0)] {
-        let longer = |model: &str| (with(model, recompute, true) - with(model, recompute, false)) / (4.0 * 4.0);
+    for (how, bytes, kernels) in
+        [("BF16,none", 2.0 * (8.0 + 15.0), 10.0), ("BF16,full", 2.0 * (8.0 + 8.0 + 15.0), 13.0)]
+    {
+        let longer = |model: &str| (with(model, how, true) - with(model, how, false)) / (4.0 * 4.0);
         let expected = bytes * elements / cluster.memory_rate() + kernels * cluster.kernel_start();
-        assert!(
-            (longer("GPT OSS") / expected - 1.0).abs() < 1e-3,
-            "{recompute}: {} s, not {expected}",
-            longer("GPT OSS")
-        );
+        assert!((longer("GPT OSS") / expected - 1.0).abs() < 1e-3, "{how}: {} s, not {expected}", longer("GPT OSS"));
         assert_eq!(longer("Mixtral"), 0.0);
     }
     // What is a profile's own word on it.

@@ -232,7 +232,12 @@ fn rows_that_are_left_out_have_lines_and_help() {
     with(&[unknown], &[]).fails(&["c\\u{1b}[31m: line 2"]);
     let near = "d,2,256,4,1024,256,MI350,1,8,0.01,1,1024";
     with(&[near], &[]).fails(&["`MI350`\n  = help: did you mean `MI350X`? there are "]);
-    // A job's tokens, or a device that does more than it can.
+    // A device that does more than it can, and what a whole job does, of which no more is said.
+    let of_many = |seconds: f64| format!("f,8,4096,32,32000,2048,H100,32,32,{seconds},,16384");
+    let told: Value = serde_json::from_str(&with(&[&of_many(1.0)], &["--json"]).ok().stdout).expect("an object");
+    let predicted = told["rows"][0]["predicted_s"].as_f64().expect("seconds");
+    let table = with(&[&of_many(predicted / 32.0)], &[]).ok().stdout;
+    assert!(table.contains("as many times off as there are devices") && !table.contains("more FLOPs"), "{table}");
     let faster = "e,8,4096,32,32000,2048,H100,1,8,0.02,,16384";
     let table = with(&[faster], &[]).ok().stdout;
     assert!(table.contains("  time of 1 run: more FLOPs a second than the device has"), "{table}");

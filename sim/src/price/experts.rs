@@ -1,7 +1,7 @@
-//! What activations of experts take where they are not one kernel: biases that are added expert by expert, and limits of what a gate and its value may be.
+//! What activations of experts take where they are not one kernel, in half precision: biases that are added expert by expert, and limits of what a gate and its value may be.
 
 use super::Pricer;
-use forebay_plan::{Arg, DType, Kernel, Program, Reduce, Region, Step, StepOp};
+use forebay_plan::{Arg, Kernel, Reduce, Region, Step, StepOp};
 
 /// Kernels of each expert for each of its biases. Those of a gate and of what it gates are part of their products; the one behind the last product is added expert by expert, in two
 /// kernels (bias times share, sum) whose gradients are two products, two sums, a copy and an addition (Megatron-Core, `TEGroupedMLP._apply_bias`): eight for three biases.
@@ -35,7 +35,7 @@ pub(super) struct Apart {
 
 impl Pricer<'_> {
     /// What experts' activations take beside a kernel, where the framework has no kernel that does all.
-    pub(super) fn apart(&self, program: &Program, kernel: &Kernel) -> Apart {
+    pub(super) fn apart(&self, kernel: &Kernel) -> Apart {
         match kernel {
             // Biases are counted where their gradients are summed.
             Kernel::Reduce(Reduce { ragged: Some(ragged), dims, .. })
@@ -46,16 +46,16 @@ impl Pricer<'_> {
                 // One start is the instruction's.
                 Apart { starts: (apart.starts - 1.0).max(0.0), ..apart }
             }
-            Kernel::Region(region) if region.ragged.is_some() => self.limited(program, region, kernel),
+            Kernel::Region(region) if region.ragged.is_some() => self.limited(region, kernel),
             Kernel::Matmul(k) if k.groups.is_some() => {
-                k.epilogue.as_deref().map_or(Apart::default(), |region| self.limited(program, region, kernel))
+                k.epilogue.as_deref().map_or(Apart::default(), |region| self.limited(region, kernel))
             }
             _ => Apart::default(),
         }
     }
 
     /// What limits take in a region over the rows of experts.
-    fn limited(&self, program: &Program, region: &Region, kernel: &Kernel) -> Apart {
+    fn limited(&self, region: &Region, kernel: &Kernel) -> Apart {
         if !self.framework.limits_apart {
             return Apart::default();
         }
@@ -66,11 +66,8 @@ impl Pricer<'_> {
             (limits, 0) => (limits as f64, LIMIT),
             (_, chosen) => (chosen as f64, LIMIT_GRADIENT),
         };
-        // (Steps are wider than what is read, and results may be.)
-        let read = region.loads.first().map(|load| program.buffers[load.view.buffer as usize].dtype);
-        let wide = read.map_or(1.0, of_half);
         let elements = region.dims.iter().product::<u64>() as f64 * self.ragged(kernel);
-        self.kernels(limits * each.kernels, limits * elements * each.bytes * wide)
+        self.kernels(limits * each.kernels, limits * elements * each.bytes)
     }
 
     /// So many kernels one after the other, which move so many bytes.
@@ -96,9 +93,4 @@ fn limits(region: &Region) -> usize {
         step.op == StepOp::Min && by_constant && !is_exponent(*at)
     };
     region.steps.iter().enumerate().filter(is_limit).count()
-}
-
-/// Bytes of an element, as a multiple of those in half precision.
-fn of_half(dtype: DType) -> f64 {
-    dtype.bytes() as f64 / 2.0
 }

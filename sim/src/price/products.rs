@@ -14,7 +14,7 @@ impl Pricer<'_> {
         // The busiest rank is what others wait for; what all compute together is the mean.
         let mean = kernel.ragged_rows().map_or(1.0, |rows| rows.mean_of_busiest(self.imbalance)) / self.beyond(kernel);
         let flops = 2.0 * product.groups * product.m * product.n * product.k * mean;
-        let apart = self.apart(program, kernel);
+        let apart = self.apart(kernel);
         let priced = Priced::work(kind, seconds + self.behind(k, &product) + apart.seconds, flops);
         Priced { launches: self.starts(k, &product) + apart.starts, ..priced }
     }
