@@ -470,23 +470,44 @@ impl Cluster {
         self.domain(0)
     }
 
-    /// Is this what a measured run calls the device? Upper and lower case are the same; spaces and hyphens do not count.
+    /// Is this what a measured run calls the device? Upper and lower case are the same; spaces and hyphens do not count, nor does a remark in brackets that says neither how much memory nor how
+    /// much power it has.
     pub fn is_called(&self, device: &str) -> bool {
-        let names = self.aliases.iter().chain([&self.name, &self.device.name]);
-        names.map(|name| plain(name)).any(|name| name == plain(device))
+        let is_name = |called: &str| self.names().any(|name| plain(name) == plain(called));
+        is_name(device) || without_remark(device).is_some_and(is_name)
+    }
+
+    /// All that it is called.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.aliases.iter().chain([&self.name, &self.device.name]).map(String::as_str)
+    }
+
+    /// Does a device's name begin one of its names? (`H100-96G`, of which there are several.)
+    pub fn is_begun_by(&self, device: &str) -> bool {
+        !plain(device).is_empty() && self.names().any(|name| plain(name).starts_with(&plain(device)))
     }
 }
 
+/// A device's name without a remark in brackets: `Ascend 910B (Atlas A2)`. None where the remark tells devices apart: `A100 (40 GB)`, `H100 (500 W)`.
+fn without_remark(name: &str) -> Option<&str> {
+    let (device, remark) = name.split_once('(')?;
+    let units = remark.to_lowercase();
+    let digits = units.match_indices(|c: char| c.is_ascii_digit());
+    let is_size = |(at, _): (usize, &str)| units[at + 1..].trim_start().starts_with(['g', 'w', 't']);
+    let has_size = digits.into_iter().any(is_size);
+    (!has_size && !device.trim().is_empty()).then(|| device.trim())
+}
+
 /// What a device's name may have beside what tells it from others: who makes it, and what it is built into.
-const BESIDE: [&str; 19] = [
+const BESIDE: [&str; 20] = [
     "nvidia", "amd", "instinct", "google", "cloud", "huawei", "tesla", "dgx", "hgx", "sxm", "sxm2", "sxm3", "sxm4",
-    "sxm5", "sxm6", "oam", "hbm2e", "hbm3", "hbm3e",
+    "sxm5", "sxm6", "oam", "hbm2e", "hbm3", "hbm3e", "nvlink",
 ];
 
 /// A device's name as names are compared: `NVIDIA A100-SXM4-80GB` is an `A100-80G`, `TPU v5p-128` (cores of a slice) a `TPU v5p`.
 fn plain(name: &str) -> String {
     let name = name.to_lowercase();
-    let words = name.split([' ', '-', '_']).filter(|word| !word.is_empty() && !BESIDE.contains(word));
+    let words = name.split([' ', '-', '_', '(', ')', ',']).filter(|word| !word.is_empty() && !BESIDE.contains(word));
     let is_slice = |word: &str| word.bytes().all(|b| b.is_ascii_digit());
     let is_tpu = name.contains("tpu") || words.clone().next().is_some_and(|word| TPU.contains(&word));
     let all: String = words.filter(|word| !is_tpu || !is_slice(word)).collect();

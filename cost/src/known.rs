@@ -55,7 +55,23 @@ mod tests {
     fn devices_are_found_by_their_usual_names() {
         let clusters = super::clusters();
         let names = [
-            "H100", "a100-80g", "A800", "H20", "V100-16G", "V100", "MI300X", "MI355X", "TPU v4", "tpu-v5p", "Trillium",
+            "H100",
+            "a100-80g",
+            "A800",
+            "H20",
+            "V100-16G",
+            "V100",
+            "MI300X",
+            "MI355X",
+            "TPU v4",
+            "tpu-v5p",
+            "Trillium",
+            "Ascend 910B (Atlas A2)",
+            "H100 (SXM5)",
+            "A100 (40 GB)",
+            "A100 (80GB, NVLink)",
+            "H100-96G (HBM2e, 500 W)",
+            "H200 (141GB)",
         ];
         for name in names {
             assert_eq!(clusters.iter().filter(|cluster| cluster.is_called(name)).count(), 1, "{name}");

@@ -72,6 +72,8 @@ pub struct Framework {
     pub gradient_bytes: f64,
     /// Bytes that a logit takes more than in our plan where the loss is computed on copies in f32: the copy, log-probabilities, their gradient. Fitted to peak memory.
     pub loss_bytes: f64,
+    /// In how many parts of a micro-batch's tokens logits and their gradients are made, so that one part of them is there at a time; 1: all at once.
+    pub loss_chunks: f64,
     /// How often a rank's own gradients are gone through once in a step (read, or written): zeros that begin their sums, a norm that shows what is no number.
     pub gradient_passes: f64,
     /// The same where there are other data-parallel ranks: gradients are divided by their number before they are summed.
@@ -361,6 +363,7 @@ impl Default for Framework {
             gathers_once: false,
             gradient_bytes: 4.0,
             loss_bytes: 0.0,
+            loss_chunks: 1.0,
             gradient_passes: 0.0,
             divide_passes: 0.0,
             clip_traffic: 0.0,

@@ -211,7 +211,7 @@ fn allocated(
     let again = again(plan, role, base.stage, recompute);
     let held: Vec<Held> = plan.programs.iter().map(|p| Held::of(plan, p, recompute, framework)).collect();
     let more: Vec<f64> = plan.programs.iter().map(|p| more_scratch(p, framework)).collect();
-    let of_loss = framework.loss_bytes * logits(plan, role);
+    let logits = logits(plan, role);
     let mut passes: FxHashMap<(u32, u32), Held> = FxHashMap::default();
     let mut all = Held::default();
     let mut most = Most::default();
@@ -233,7 +233,7 @@ fn allocated(
         // What comes back from experts is there while its layer runs.
         let returned = all.returned - held[number].returned;
         let kept = within - returned + all.copied - (all.dropped - at_work);
-        let loss = if program.name.contains("epilogue.") { of_loss } else { 0.0 };
+        let loss = logits * loss_bytes(program, framework);
         most.meet(reserved(framework, kept, launched(all.gathered, all.largest_gathered), loss), of_call);
         if program.name.contains(".backward")
             && let Some(pass) = passes.remove(&key)
@@ -279,6 +279,20 @@ fn more_scratch(program: &Program, framework: &Framework) -> f64 {
 fn saved(program: &Program) -> f64 {
     program.slots.iter().filter(|s| s.name == "saved").map(|s| s.bytes as f64).sum()
 }
+
+/// Bytes that each logit takes more than in our plan, while a program runs that has logits. Ours keeps them, in half precision, and while it goes backward their gradient; made in parts,
+/// all that one takes is there for one part of them at a time.
+fn loss_bytes(program: &Program, framework: &Framework) -> f64 {
+    let planned = match &program.name {
+        name if !name.contains("epilogue.") => return 0.0,
+        name if name.contains(".backward") => 2.0 * HALF,
+        _ => HALF,
+    };
+    (planned + framework.loss_bytes) / framework.loss_chunks - planned
+}
+
+/// Bytes of an element in half precision.
+const HALF: f64 = 2.0;
 
 /// Logits of a micro-batch on a rank of the last stage; none on others.
 fn logits(plan: &Plan, role: &Role) -> f64 {

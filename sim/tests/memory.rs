@@ -170,3 +170,18 @@ fn memory_is_of_the_stage_that_tells_of_it() {
     assert!(stages.len() == 2 && stages[1] > stages[0], "{stages:?}");
     assert_eq!([row.predicted_mem_gb, row.needed_mem_gb], stages[..]);
 }
+
+/// A loss in parts has the logits of one of them at a time: their values and gradients in bf16, and torchtitan's copies in f32 (10 bytes).
+#[test]
+fn losses_in_parts_have_a_part_of_the_logits() {
+    let peak = |notes: &str| {
+        let table = format!(
+            "id,source,layers,hidden,ffn_hidden,heads,vocab,seq_len,device,n_devices,mbs,gbs,precision,recompute,step_time_s,notes_config\n\
+             a,torchtitan,2,1024,2048,8,131072,4096,H100,1,4,4,BF16,full,1,\"{notes}\"\n"
+        );
+        rows(&table)[0].predicted_mem_gb
+    };
+    let logits = 4.0 * 4096.0 * 131_072.0 / 1e9;
+    let saved = peak("max_memory_allocated") - peak("max_memory_allocated; ChunkedCELoss num_chunks=2");
+    assert!((saved / (7.0 * logits) - 1.0).abs() < 0.001, "{saved} GB of {logits}");
+}

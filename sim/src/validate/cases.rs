@@ -68,7 +68,7 @@ impl Case {
     /// # Errors
     /// What its row lacks, or what does not fit together: its line, and a sentence.
     pub fn new(run: &Run, clusters: &[Cluster], frameworks: &[Framework]) -> Result<Case, String> {
-        Case::made(run, clusters, frameworks).map_err(|why| format!("line {}: {why}", run.line))
+        Case::made(&notes::with_degrees(run), clusters, frameworks).map_err(|why| format!("line {}: {why}", run.line))
     }
 
     fn made(run: &Run, clusters: &[Cluster], frameworks: &[Framework]) -> Result<Case, String> {
@@ -308,8 +308,12 @@ const UNCERTAIN: f64 = 0.4;
 /// That there is no such device, and which there are.
 fn no_cluster(device: &str, clusters: &[Cluster]) -> String {
     let names: Vec<&str> = clusters.iter().map(|cluster| cluster.device.name.as_str()).collect();
-    let aliases = clusters.iter().flat_map(|cluster| &cluster.aliases);
-    let meant = closest(device, aliases.map(String::as_str).chain(names.iter().copied()));
+    // What is the same chip is meant before what is only written alike.
+    let begun = clusters.iter().find(|cluster| cluster.is_begun_by(device)).map(|cluster| cluster.names());
+    let chip = |name: &str| name.split([' ', '-', '(']).next().unwrap_or_default().to_lowercase();
+    let written = || clusters.iter().flat_map(Cluster::names);
+    let same_chip = || closest(device, written().filter(|name| chip(name) == chip(device)));
+    let meant = begun.and_then(|mut names| names.next()).or_else(same_chip).or_else(|| closest(device, written()));
     let meant = meant.map_or(String::new(), |name| format!("did you mean `{name}`? "));
     format!(
         "no cluster file is called `{device}`\n  = help: {meant}there are {}; --cluster-dir names a folder of others",

@@ -1,10 +1,12 @@
 //! What a measured run's row says of its framework, precision and routing, beside its degrees: in words.
 
+mod degrees;
 mod hosts;
 mod kernels;
 mod routing;
 mod zero;
 
+pub use degrees::with_degrees;
 pub use kernels::assumed_attention;
 pub use routing::{assumed_imbalance, imbalance, node_limit};
 pub use zero::{has_replicas, said_zero, sharing_ranks, zero};
@@ -17,7 +19,7 @@ use forebay_compiler::shard::CpAlgo;
 use forebay_cost::Precision;
 use forebay_pipeline::Kind;
 use hosts::host_optimizer;
-use kernels::{attention, graphs};
+use kernels::{attention, graphs, loss_chunks};
 use regex_lite::Regex;
 use routing::{capacity, drops_alone, filled_up, routing};
 use std::sync::LazyLock;
@@ -188,6 +190,7 @@ pub fn stated(run: &Run, mut framework: Framework) -> Framework {
     }
     framework.host_optimizer_gbps = host_optimizer(&text).unwrap_or(framework.host_optimizer_gbps);
     framework.attention = attention(&text, &framework);
+    framework.loss_chunks = loss_chunks(&text).unwrap_or(framework.loss_chunks);
     let in_fp8 = ["fp8 dot product attention", "fp8 attention", "attention in fp8"];
     framework.attention_fp8 = said_any(&text, &in_fp8).unwrap_or(framework.attention_fp8);
     if has("max_memory_allocated") {
@@ -225,6 +228,7 @@ pub fn heard(run: &Run, profile: &Framework) -> Vec<String> {
     // (Against the same row without notes: what a system does with such models unasked nobody said.)
     let silent = run.silent();
     let mut heard = stated(&silent, profile.clone()).changed_in(&stated(run, profile.clone()));
+    heard.extend(degrees::heard(run));
     let text = run.text.to_lowercase();
     let shares = said_any(&text, &SEQUENCE_PARALLEL).filter(|_| run.degree("tp") > 1);
     let shared = said_zero(run, profile).filter(|_| run.number("zero").is_none());
@@ -286,6 +290,21 @@ mod tests {
     /// A system that is not ours.
     fn another() -> Framework {
         Framework { name: "another".into(), ..Framework::default() }
+    }
+
+    /// Losses in parts have one part of the logits at a time.
+    #[test]
+    fn losses_in_parts_are_read() {
+        let parts = |notes: &str| as_stated("", notes, another()).loss_chunks;
+        let notes = [
+            "ChunkedCELoss num_chunks=4",
+            "chunked cross entropy",
+            "use_liger_kernel=True",
+            "fused linear cross-entropy",
+            "num_vocab_tiling=16",
+        ];
+        assert_eq!(notes.map(parts), [4.0, 8.0, 8.0, 8.0, 16.0]);
+        assert_eq!(["", "no chunked loss", "num_chunks=4", "vocab parallel cross entropy"].map(parts), [1.0; 4]);
     }
 
     /// DeepSpeed's third stage gathers ahead unless it is told not to; of systems that nobody knows it is not known.
@@ -441,6 +460,10 @@ mod tests {
             ("no CUDA graphs", Graphs::Nothing),
             ("cuda_graph_impl=None", Graphs::Nothing),
             ("full_iteration=False", Graphs::Nothing),
+            ("FULL_CUDA_GRAPH=1 MCORE_CUDA_GRAPH=1", Graphs::Whole),
+            ("FULL_CUDA_GRAPH=0; MCORE_CUDA_GRAPH=1", Graphs::Attention),
+            ("LAYER_CUDA_GRAPH=1", Graphs::Attention),
+            ("MCORE_CUDA_GRAPH=False", Graphs::Nothing),
             ("TE CUDA graph moe_router+moe_preprocess; use-flash-attn", Graphs::Routers),
             ("CUDA graph, flash-attn", Graphs::Whole),
             ("cuda_graph_scope=['attn']; graph settings from HEAD (26.08) recipe", Graphs::Whole),

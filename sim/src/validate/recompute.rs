@@ -132,7 +132,7 @@ fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
         // MindFormers' select_recompute: activations and multiplications between products.
         return Some(Recompute { layers, parts: parts_of(&[(Kind::Vector, 0.5)]) });
     }
-    if text.starts_with("partial list") {
+    if text.starts_with("partial list") || text.trim_start_matches("recompute").trim_start().starts_with('[') {
         return Some(Recompute { layers, ..Recompute::full() });
     }
     if ["but attention", "except attention"].iter().any(|words| text.contains(words)) {
@@ -178,6 +178,13 @@ fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
             "op" => BY_OP.iter().for_each(|(kind, part)| add(*kind, *part)),
             _ => {}
         }
+    }
+    // As MindSpeed's options call the activation, and PyTorch its own policy.
+    if says(text, "activation function") {
+        add(Kind::Vector, 0.25);
+    }
+    if says(text, "compute intensive ops") {
+        BY_OP.iter().for_each(|(kind, part)| add(*kind, *part));
     }
     (!parts.is_empty()).then(|| Recompute { parts: parts_of(&parts), layers: vec![] })
 }
@@ -361,6 +368,9 @@ mod tests {
             ("selective (AC: attention, norm)", "selective: attention, norm"),
             ("selective AC, every 2nd layer", "selective: every 2nd layer"),
             ("selective: RMSNorm", "selective: layernorm"),
+            ("recompute-activation-function, 1 layer", "selective: act"),
+            ("selective: compute-intensive ops saved", "selective (op)"),
+            ("recompute [3, 0] (layers of stages)", "partial list [3, 0]"),
         ] {
             assert_eq!(known(words), known(as_much_as), "{words}");
         }

@@ -1,14 +1,21 @@
-//! What notes say of kernels: which attention they are, and what of a step is recorded as graphs.
+//! What notes say of kernels: which attention they are, in how many parts the loss is, and what of a step is recorded as graphs.
 
 use super::Run;
 use crate::framework::{AttentionName, Framework};
 use crate::recorded::Graphs;
-use crate::says::{said, said_any, says, spaced};
+use crate::says::{number_of, said, said_any, says, spaced};
 
 /// What a row says that is recorded: nothing, whole steps, or the scopes that it names of Transformer Engine's graphs, beside the word for them.
 pub(super) fn graphs(text: &str) -> Option<Graphs> {
     if let Some(whole) = said_any(text, &["full_iteration", "full iteration"]) {
         return Some(if whole { Graphs::Whole } else { Graphs::Nothing });
+    }
+    // NeMo's options: whole steps, and its own and Megatron-Core's by the layer.
+    if says(text, "full cuda graph") {
+        return Some(Graphs::Whole);
+    }
+    if let Some(layers) = said_any(text, &["layer cuda graph", "mcore cuda graph", "enable cuda graph"]) {
+        return Some(if layers { Graphs::Attention } else { Graphs::Nothing });
     }
     if !said(text, "cuda_graph_impl").or_else(|| said(text, "cuda graph"))? {
         return Some(Graphs::Nothing);
@@ -21,6 +28,32 @@ pub(super) fn graphs(text: &str) -> Option<Graphs> {
         () => None,
     }
 }
+
+/// In how many parts a row says that logits are made: torchtitan's number, where none is given. (A loss that has the head's product in its kernel has as many, or more.)
+pub(super) fn loss_chunks(text: &str) -> Option<f64> {
+    let stated = ["num vocab tiling", "num_chunks"].iter().find_map(|words| number_of(text, words));
+    let parts = said_any(text, &CHUNKED)?.then(|| stated.filter(|n| *n >= 1.0).unwrap_or(LOSS_CHUNKS));
+    Some(parts.unwrap_or(1.0))
+}
+
+/// What losses are called that make logits in parts: torchtitan's and torchtune's, Liger's, Apple's, MaxText's, Megatron-Core's.
+const CHUNKED: [&str; 12] = [
+    "chunkedceloss",
+    "chunked ce",
+    "chunked ce loss",
+    "chunked cross entropy",
+    "chunked crossentropy",
+    "chunked loss",
+    "linear cross entropy",
+    "linearcrossentropy",
+    "cut cross entropy",
+    "liger",
+    "num vocab tiling",
+    "cross entropy fusion impl linear",
+];
+
+/// Parts where no number is given: torchtitan's `ChunkedCELoss` and torchtune's `CEWithChunkedOutputLoss` have eight.
+const LOSS_CHUNKS: f64 = 8.0;
 
 /// The attention that a row names, else its system's: scores in memory, one of FlashAttention's releases, or the device's newest. A name without a release says no more than that scores are not in memory.
 pub(super) fn attention(text: &str, framework: &Framework) -> AttentionName {
