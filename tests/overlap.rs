@@ -360,7 +360,8 @@ fn units_travel_beside_layers() {
         let text = format!("dp=2,micro=2,zero={zero},overlap={passes}");
         calls(&of(&example, &text, DType::F32).unwrap_or_else(|e| panic!("{text}: {e}")))
     };
-    for zero in [0, 1, 2, 3] {
+    assert_eq!(of(0, "none"), of(0, "units"));
+    for zero in [1, 2, 3] {
         let (without, with) = (of(zero, "none"), of(zero, "units"));
         assert_ne!(without, with, "zero={zero}");
         insta::assert_snapshot!(format!("units_zero{zero}"), format!("without\n\n{without}\nwith\n\n{with}"));
@@ -427,30 +428,25 @@ fn simulated(name: &str, set: &[(&str, i64)], cluster: &str, text: &str) -> Repo
 #[test]
 fn units_beside_layers_pay() {
     let dense = [("layers", 4), ("seq", 4096)];
-    for (cluster, zero, most, waited) in [
-        ("atlas-800t-a2", 0, 0.93, 0.86),
-        ("atlas-800t-a2", 1, 0.9, 0.8),
-        ("atlas-800t-a2", 2, 0.82, 0.8),
-        ("atlas-800t-a2", 3, 0.8, 0.8),
-        ("h100", 3, 0.8, 0.8),
-    ] {
+    for (cluster, zero, most) in
+        [("atlas-800t-a2", 1, 0.9), ("atlas-800t-a2", 2, 0.82), ("atlas-800t-a2", 3, 0.8), ("h100", 3, 0.8)]
+    {
         let of = |passes: &str| {
             let text = format!("tp=8,dp=4,mbs=1,micro=2,zero={zero},overlap={passes}");
             simulated("llama-3-70b", &dense, cluster, &text)
         };
         let (without, with) = (of("vector/within/across"), of("vector/within/across/units"));
         let part = with.step_time_s / without.step_time_s;
-        println!("{cluster} zero={zero}: {part:.4} of the step without");
         assert!(part < most, "{cluster}, zero={zero}: {part} of the step without it");
         let (less, more) = (with.exposed_comm_s.dp, without.exposed_comm_s.dp);
-        assert!(less < waited * more, "{cluster}, zero={zero}: {less} s are waited for, {more} s without it");
+        assert!(less < 0.8 * more, "{cluster}, zero={zero}: {less} s are waited for, {more} s without it");
         let travels = with.total_comm_s.dp / without.total_comm_s.dp;
         assert!((travels - 1.0).abs() < 0.01, "{cluster}, zero={zero}: {travels} of what travels");
     }
 }
 
-/// Sums take the links that experts' rows take: they come behind the exchanges of the layer that runs next, so that these need not wait. A rank by itself (a near miss)
-/// has nothing to sum.
+/// Sums take the links that experts' rows take: they come behind the exchanges of the layer that runs next, so that these need not wait. Ranks that keep all of both (a near miss)
+/// have nothing to move.
 #[test]
 fn units_beside_layers_do_not_hold_up_exchanges() {
     let sparse = [("layers", 4), ("seq", 4096)];
@@ -458,10 +454,9 @@ fn units_beside_layers_do_not_hold_up_exchanges() {
         let of = |passes: &str| simulated("qwen3-30b-a3b", &sparse, cluster, &format!("{text},overlap={passes}"));
         of("vector/within/across/units").step_time_s / of("vector/within/across").step_time_s
     };
-    let alone = part("atlas-800t-a2", "mbs=1,micro=2");
-    assert!(alone == 1.0, "one rank: {alone}");
+    let zero0 = part("atlas-800t-a2", "dp=8,ep=8,mbs=1,micro=2,zero=0");
+    assert!(zero0 == 1.0, "zero=0: {zero0}");
     for (cluster, text, most) in [
-        ("atlas-800t-a2", "dp=8,ep=8,mbs=1,micro=2,zero=0", 0.99),
         // (Inside of a node there is little to wait for: what is lost is less than a thousandth.)
         ("atlas-800t-a2", "dp=8,ep=8,mbs=1,micro=2,zero=1", 1.001),
         ("h100", "dp=32,ep=8,mbs=1,micro=2,zero=1", 0.99),

@@ -192,14 +192,14 @@ fn layer(name: &str) -> &str {
     }
 }
 
-/// Padding: a tensor starts at a multiple of 32 elements, a group (of what decays and several ranks sum, the part of it in a layer that has a chunk or more for each of them) is whole
-/// chunks of 1024 for each rank that sums it.
+/// Padding: a tensor starts at a multiple of 32 elements, a group (with ZeRO, of what decays, the part of it in a layer that has a chunk or more for each rank) is whole chunks of 1024 for each
+/// rank that sums it.
 fn groups(role: &Role, degrees: &Degrees) -> Vec<Flat> {
     let mut layers: BTreeMap<(bool, u64, u64, &str), u64> = BTreeMap::new();
     for tensor in of_kind(role, TensorKind::Param) {
         let (parts, sums) = degrees.of(&tensor.name);
         let decays = tensor.dims.len() >= 2;
-        let unit = if decays && sums > 1 { layer(&tensor.name) } else { "" };
+        let unit = if degrees.zero && decays { layer(&tensor.name) } else { "" };
         *layers.entry((decays, parts, sums, unit)).or_default() += (tensor.elements() / parts).next_multiple_of(32);
     }
     let mut groups: BTreeMap<(bool, u64, u64, &str), u64> = BTreeMap::new();

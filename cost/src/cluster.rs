@@ -470,8 +470,8 @@ impl Cluster {
         self.domain(0)
     }
 
-    /// Is this what a measured run calls the device? Upper and lower case are the same; spaces and hyphens do not count, nor does a remark in brackets that says neither how much memory nor how
-    /// much power it has.
+    /// Is this what a measured run calls the device? Upper and lower case are the same; spaces, hyphens and brackets do not count, nor does a remark in brackets without a number, unless it is
+    /// of another board.
     pub fn is_called(&self, device: &str) -> bool {
         let is_name = |called: &str| self.names().any(|name| plain(name) == plain(called));
         is_name(device) || without_remark(device).is_some_and(is_name)
@@ -488,15 +488,17 @@ impl Cluster {
     }
 }
 
-/// A device's name without a remark in brackets: `Ascend 910B (Atlas A2)`. None where the remark tells devices apart: `A100 (40 GB)`, `H100 (500 W)`.
+/// A device's name without a remark in brackets: `Ascend 910B (Atlas A2)`. None where it may tell devices apart: a number (`A100 (40 GB)`, `H100 (500 W)`), or another board (`H100 (PCIe)`).
 fn without_remark(name: &str) -> Option<&str> {
     let (device, remark) = name.split_once('(')?;
-    let units = remark.to_lowercase();
-    let digits = units.match_indices(|c: char| c.is_ascii_digit());
-    let is_size = |(at, _): (usize, &str)| units[at + 1..].trim_start().starts_with(['g', 'w', 't']);
-    let has_size = digits.into_iter().any(is_size);
-    (!has_size && !device.trim().is_empty()).then(|| device.trim())
+    let remark = remark.to_lowercase();
+    let mut words = remark.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    let tells_apart = |word: &str| word.starts_with(|c: char| c.is_ascii_digit()) || BOARDS.contains(&word);
+    (!words.any(tells_apart) && !device.trim().is_empty()).then(|| device.trim())
 }
+
+/// Boards on which a chip is another device.
+const BOARDS: [&str; 4] = ["pcie", "pci", "nvl", "mig"];
 
 /// What a device's name may have beside what tells it from others: who makes it, and what it is built into.
 const BESIDE: [&str; 20] = [

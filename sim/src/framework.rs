@@ -250,6 +250,9 @@ impl Framework {
         if let Some((key, _)) = shares.iter().find(|(_, share)| !(0.0..=1.0).contains(share)) {
             return wrong(key, "a number from 0 to 1");
         }
+        if !(1.0..=MOST).contains(&self.loss_chunks) {
+            return wrong("loss_chunks", "a number of parts, from 1");
+        }
         let numbers = [
             ("dispatch_us", self.dispatch_us),
             ("vector_passes", self.vector_passes),

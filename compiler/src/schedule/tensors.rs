@@ -4,8 +4,8 @@
 //! sum a gradient share masters and moments: each has one of as many equal ranges of a flat array, wherever tensors begin and end.
 //!
 //! ```text
-//! zero = 0    one unit for each layer of what decays, summed behind its last backward pass with the overlap pass `units`, else all at once at the end of the step
-//! zero = 1    one unit for the group: summed at the end of the step, copies gathered after the optimizer; with the pass one for each layer, as with zero = 0
+//! zero = 1    one unit for the group: summed at the end of the step, copies gathered after the optimizer; with the overlap pass `units` one for each layer of what
+//!             decays, summed behind its last backward pass
 //! zero = 2    one unit for each layer: gradients are there until the layer's backward pass has summed them into the rank's range
 //! zero = 3    and copies from when they are gathered, before a layer, until the layer is done
 //! ```
@@ -273,8 +273,8 @@ impl Layout {
         let (shared, replicas) = sharded.mesh.shared_and_replicas(if self.zero > 0 { &sums } else { &[] });
         let shards = sharded.mesh.ranks(&shared);
         let replicas = if shards > 1 { replicas } else { vec![] };
-        // What does not decay (gains) is so small that more collectives would only take longer. (What ranks do not share is summed in one where it is summed at the end, however it lies.)
-        let by_layer = self.zero > 1 || (decays && (self.beside || self.zero == 0));
+        // What does not decay (gains) is so small that more collectives would only take longer.
+        let by_layer = self.zero > 1 || (self.zero == 1 && self.beside && decays);
         let local = |i: usize| {
             local_elements(&sharded.model.params[i], &sharded.params[i], &sharded.mesh).div_ceil(LINE) * LINE
         };

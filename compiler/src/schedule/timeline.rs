@@ -158,13 +158,6 @@ impl Timeline {
         }
     }
 
-    /// An item that calls behind this one use while it runs: it is not where this one has anything.
-    pub fn keep_from(&mut self, call: u32, item: Item) {
-        if let Some(call) = self.calls.get_mut(call as usize) {
-            call.keeps.push(item);
-        }
-    }
-
     /// Says where frames that follow each other are to lie.
     pub fn lay_frames(&mut self, frames: Frames) {
         self.frames = frames;

@@ -8,7 +8,7 @@
 //! With the overlap pass `units` a layer's parameters are on their way while the layer before it runs, in other memory, and its gradients while the one behind it in the
 //! backward pass runs. A stream does its work in order, and a backward pass begins with the exchange of experts' rows: over the same links a sum comes behind those of that layer,
 //! beside its attention, and its gradients stay so much longer. The reduced gradients are accumulated only after that layer: streams do their work in order, so that an addition that waits for links
-//! would hold back all work of its unit. With `zero=0` and `1` gradients are summed once a step: those of a layer behind its last backward pass (and the message that others
+//! would hold back all work of its unit. With `zero=1` gradients are summed once a step: those of a layer behind its last backward pass (and the message that others
 //! wait for), while other layers still run, instead of all of them at the end.
 
 use super::Programs;
@@ -103,13 +103,6 @@ impl Shared {
     fn is_summing(&self, cx: &Cx, l: usize) -> bool {
         let of_layer = |&((g, u), _): &(UnitId, Item)| cx.layout.groups[g].units[u].layer == Some(l);
         self.ended.is_some_and(|(ended, _)| ended == l) || self.sums.iter().any(of_layer)
-    }
-
-    /// Calls from this one on run beside the one before it, and beside the layer that comes next: their frames are not where either has anything, or they would wait for one and hold up the other.
-    fn run_beside(&mut self, from: u32) {
-        let frames = self.timeline.frames(from);
-        frames.iter().for_each(|&frame| self.timeline.keep_from(from.saturating_sub(1), frame));
-        self.beside.extend(frames);
     }
 
     /// A layer has run: what was on its way meanwhile need not wait any longer.
@@ -257,7 +250,6 @@ impl Scheduler<'_> {
         let waits = |l: &usize| Some(*l) == but || shared.is_summing(cx, *l);
         let (later, now): (Vec<usize>, Vec<usize>) = shared.done.iter().copied().partition(waits);
         shared.done = later;
-        let from = shared.timeline.len();
         for l in now {
             for (g, u) in cx.units_of(l) {
                 let (group, unit) = (&cx.layout.groups[g], &cx.layout.groups[g].units[u]);
@@ -288,7 +280,6 @@ impl Scheduler<'_> {
             }
             self.send_layer(cx, shared, written, l);
         }
-        shared.run_beside(from);
     }
 
     /// Where this rank's range of a unit's summed gradients is kept.

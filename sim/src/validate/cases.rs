@@ -309,11 +309,13 @@ const UNCERTAIN: f64 = 0.4;
 fn no_cluster(device: &str, clusters: &[Cluster]) -> String {
     let names: Vec<&str> = clusters.iter().map(|cluster| cluster.device.name.as_str()).collect();
     // What is the same chip is meant before what is only written alike.
-    let begun = clusters.iter().find(|cluster| cluster.is_begun_by(device)).map(|cluster| cluster.names());
-    let chip = |name: &str| name.split([' ', '-', '(']).next().unwrap_or_default().to_lowercase();
+    let chip = |name: &str| name.split([' ', '-', '_', '(', '[', '{']).next().unwrap_or_default().to_lowercase();
     let written = || clusters.iter().flat_map(Cluster::names);
-    let same_chip = || closest(device, written().filter(|name| chip(name) == chip(device)));
-    let meant = begun.and_then(|mut names| names.next()).or_else(same_chip).or_else(|| closest(device, written()));
+    let same_chip = || written().filter(|name| chip(name) == chip(device));
+    let begun = clusters.iter().find(|cluster| chip(device) != device.to_lowercase() && cluster.is_begun_by(device));
+    let begun = begun.and_then(|cluster| cluster.names().next());
+    let meant = begun.or_else(|| closest(device, same_chip())).or_else(|| same_chip().next());
+    let meant = meant.or_else(|| closest(device, written()));
     let meant = meant.map_or(String::new(), |name| format!("did you mean `{name}`? "));
     format!(
         "no cluster file is called `{device}`\n  = help: {meant}there are {}; --cluster-dir names a folder of others",

@@ -47,7 +47,7 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
     let tokens = mbs * shape.seq() / u64::from(cp * tp).max(1);
     let rows = tokens as f64 * shape.topk() as f64 * f64::from(etp);
     let bound = (rows * notes::imbalance(run, framework)).ceil() as u64;
-    Ok(Strategy {
+    let strategy = Strategy {
         dp,
         tp,
         sp: notes::sequence_parallel(run, framework),
@@ -80,7 +80,8 @@ pub fn strategy(run: &Run, shape: &Shape, framework: &Framework) -> Result<Strat
         // What overlaps in other systems is said by their profiles, not by our passes.
         overlap: if ours { Passes::default() } else { Passes::none() },
         ..Strategy::default()
-    })
+    };
+    Ok(notes::with_state(&run.text.to_lowercase(), strategy))
 }
 
 /// How attention sees positions of other ranks: as the row says; else, and for rings, by sharing heads, which does the same work in even parts as balanced rings do, in as many kernels as other systems have, and

@@ -4,11 +4,13 @@ mod degrees;
 mod hosts;
 mod kernels;
 mod routing;
+mod state;
 mod zero;
 
 pub use degrees::with_degrees;
 pub use kernels::assumed_attention;
 pub use routing::{assumed_imbalance, imbalance, node_limit};
+pub use state::with_state;
 pub use zero::{has_replicas, said_zero, sharing_ranks, zero};
 
 use super::family::Family;
@@ -234,6 +236,7 @@ pub fn heard(run: &Run, profile: &Framework) -> Vec<String> {
     let shared = said_zero(run, profile).filter(|_| run.number("zero").is_none());
     heard.extend(shared.map(|stage| format!("zero = {stage}")));
     heard.extend(sharing_ranks(run, profile).ok().flatten().map(|ranks| format!("hsdp = {ranks}")));
+    heard.extend(state::heard(&text));
     heard.extend(shares.map(|shares| format!("sp = {}", u8::from(shares))));
     heard.extend(context(run).map(|way| format!("cp_algo = {}", way.name())));
     heard.extend(schedule(run).map(|kind| format!("schedule = {}", kind.name())));
@@ -299,12 +302,19 @@ mod tests {
         let notes = [
             "ChunkedCELoss num_chunks=4",
             "chunked cross entropy",
-            "use_liger_kernel=True",
-            "fused linear cross-entropy",
-            "num_vocab_tiling=16",
+            "liger_fused_linear_cross_entropy=True",
+            "fused linear cross-entropy; num_chunks=0",
         ];
-        assert_eq!(notes.map(parts), [4.0, 8.0, 8.0, 8.0, 16.0]);
-        assert_eq!(["", "no chunked loss", "num_chunks=4", "vocab parallel cross entropy"].map(parts), [1.0; 4]);
+        assert_eq!(notes.map(parts), [4.0, 8.0, 8.0, 8.0]);
+        let whole = [
+            "",
+            "no chunked loss",
+            "num_chunks=4",
+            "vocab parallel cross entropy",
+            "Liger without fused linear cross entropy",
+            "use_liger_kernel=True, liger_fused_linear_cross_entropy=False, chunked loss",
+        ];
+        assert_eq!(whole.map(parts), [1.0; 6]);
     }
 
     /// DeepSpeed's third stage gathers ahead unless it is told not to; of systems that nobody knows it is not known.

@@ -132,7 +132,7 @@ fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
         // MindFormers' select_recompute: activations and multiplications between products.
         return Some(Recompute { layers, parts: parts_of(&[(Kind::Vector, 0.5)]) });
     }
-    if text.starts_with("partial list") || text.trim_start_matches("recompute").trim_start().starts_with('[') {
+    if text.starts_with("partial list") || is_of_stages(run, text, &layers) {
         return Some(Recompute { layers, ..Recompute::full() });
     }
     if ["but attention", "except attention"].iter().any(|words| text.contains(words)) {
@@ -156,7 +156,10 @@ fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
     let mut parts = vec![];
     let mut add = |kind: Kind, part: f64| parts.push((kind, part));
     // What Megatron-Core calls these modules; the parts are shares of a layer's work of that kind.
-    let words: BTreeSet<&str> = text.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+    let mut words: BTreeSet<&str> = text.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+    // As MindSpeed's option calls the activation, and PyTorch its own policy.
+    let called = [("recompute activation function", "act"), ("compute intensive ops", "op")];
+    words.extend(called.iter().filter(|(phrase, _)| says(text, phrase)).map(|(_, word)| word));
     for word in words {
         match word {
             "attention" | "core_attn" => add(Kind::Attention, 1.0),
@@ -179,14 +182,16 @@ fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
             _ => {}
         }
     }
-    // As MindSpeed's options call the activation, and PyTorch its own policy.
-    if says(text, "activation function") {
-        add(Kind::Vector, 0.25);
-    }
-    if says(text, "compute intensive ops") {
-        BY_OP.iter().for_each(|(kind, part)| add(*kind, *part));
-    }
     (!parts.is_empty()).then(|| Recompute { parts: parts_of(&parts), layers: vec![] })
+}
+
+/// Is it a list of layers, one number for each stage (MindFormers' `recompute: [3, 0]`)?
+fn is_of_stages(run: &Run, text: &str, layers: &[u32]) -> bool {
+    static LIST: LazyLock<Regex> =
+        LazyLock::new(|| Regex::new(r"^(?:recompute )?\[ *\d+(?: *, *\d+)* *\]").expect("the pattern is right"));
+    let all: u64 = layers.iter().map(|n| u64::from(*n)).sum();
+    let list = LIST.find(text).map_or(0, |found| found.as_str().matches(',').count() as u64 + 1);
+    list == run.degree("pp") && layers.len() as u64 == list && all <= run.degree("layers")
 }
 
 /// The part of the work between products that norms and activations are.
@@ -368,12 +373,16 @@ mod tests {
             ("selective (AC: attention, norm)", "selective: attention, norm"),
             ("selective AC, every 2nd layer", "selective: every 2nd layer"),
             ("selective: RMSNorm", "selective: layernorm"),
-            ("recompute-activation-function, 1 layer", "selective: act"),
+            ("recompute-activation-function", "selective: act"),
             ("selective: compute-intensive ops saved", "selective (op)"),
-            ("recompute [3, 0] (layers of stages)", "partial list [3, 0]"),
+            ("recompute [3, 0, 1, 2] (layers of stages)", "partial list [3, 0, 1, 2]"),
+            ("[core_attn, norm]", "selective: core_attn, norm"),
+            ("selective: act, recompute-activation-function", "selective: act"),
         ] {
             assert_eq!(known(words), known(as_much_as), "{words}");
         }
-        assert!(of("sometimes").expect("it says something").is_err());
+        for words in ["sometimes", "[1, 2]", "[99, 0, 0, 0]", "[none]", "no recompute-activation-function"] {
+            assert!(of(words).expect("it says something").is_err(), "{words}");
+        }
     }
 }

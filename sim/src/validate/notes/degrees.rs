@@ -1,44 +1,55 @@
-//! Degrees and sizes of batches that a row's notes give as options, where their columns are blank.
+//! Degrees and rows of micro-batches that a row's notes give as options, where their columns are blank.
 
 use super::super::runs::Run;
-use crate::says::{number_of, spaced};
+use regex_lite::Regex;
+use std::sync::LazyLock;
 
-/// The options of a column. Those that another's name is a part of come before it.
-const OPTIONS: [(&str, &[&str]); 8] = [
-    ("etp", &["expert tensor model parallel size", "expert tensor parallel size", "expert tensor parallel degree"]),
-    ("tp", &["tensor model parallel size", "tensor parallel size", "tensor parallel degree"]),
-    ("vpp", &["virtual pipeline model parallel size", "virtual pipeline parallel size", "virtual pipeline size"]),
-    ("pp", &["pipeline model parallel size", "pipeline parallel size", "pipeline parallel degree"]),
-    ("ep", &["expert model parallel size", "expert parallel size", "expert parallel degree"]),
-    ("cp", &["context parallel size", "context parallel degree"]),
-    ("mbs", &["micro batch size per gpu", "micro batch size", "per device train batch size", "local batch size"]),
-    ("gbs", &["global batch size"]),
+/// The options of columns: words that hyphens, underscores or spaces join.
+const OPTIONS: [(&str, &str); 7] = [
+    ("etp", "expert tensor (?:model )?parallel size|expert tensor parallel degree"),
+    ("tp", "tensor (?:model )?parallel size|tensor parallel degree"),
+    ("vpp", "virtual pipeline (?:model )?parallel size"),
+    ("pp", "pipeline (?:model )?parallel size|pipeline parallel degree"),
+    ("ep", "expert (?:model )?parallel size|expert parallel degree"),
+    ("cp", "context parallel size|context parallel degree"),
+    ("mbs", "(?:train )?micro batch size(?: per gpu)?|per device train batch size|local batch size"),
 ];
 
 /// What parts of a stage have of its layers (Megatron-LM).
 const LAYERS_OF_PARTS: &str = "num layers per virtual pipeline stage";
 
-/// More is a mistake.
-const MOST: f64 = 1e6;
+/// An option and a whole number. It is not a part of a longer name (`eval_micro_batch_size`), and nothing is behind the number that would make it another (`2M`, `1/2`, `4 tokens`).
+fn option(names: &str) -> Regex {
+    let names = names.replace(' ', "[-_ ]");
+    let pattern = format!(
+        r#"(?:^|[^-_\w]|[^-_\w]-{{1,2}}|^-{{1,2}})(?:{names})["']?(?: ?[=:] ?| )["']?(\d{{1,6}})["']?(?:$|[,;)\]}}]| *(?:$|[-,;)\]}}])| (?:and|with|[-a-z]+_))"#
+    );
+    Regex::new(&pattern).expect("the pattern is right")
+}
+
+/// The one number that a text gives an option; none where it gives several.
+fn number(text: &str, option: &Regex) -> Option<u64> {
+    let mut given = option.captures_iter(text).filter_map(|found| found[1].parse().ok()).filter(|n| *n > 0);
+    let first: u64 = given.next()?;
+    given.all(|other| other == first).then_some(first)
+}
 
 /// What the notes of a run give for columns.
 fn stated(run: &Run) -> Vec<(&'static str, u64)> {
-    let mut text = spaced(&run.notes.to_lowercase());
-    let whole = |n: &f64| n.fract() == 0.0 && (1.0..=MOST).contains(n);
-    let mut found = vec![];
-    for (column, names) in OPTIONS {
-        let number = names.iter().find_map(|name| number_of(&text, name)).filter(whole);
-        found.extend(number.map(|n| (column, n as u64)));
-        names.iter().for_each(|name| text = text.replace(name, ""));
-    }
-    let of = |column: &str| {
-        let noted = found.iter().find(|(name, _)| *name == column).map(|(_, n)| *n);
-        run.number(column).or(noted).unwrap_or(1).max(1)
-    };
-    let layers = number_of(&text, LAYERS_OF_PARTS).filter(whole).map(|n| n as u64 * of("pp"));
-    let parts =
-        layers.filter(|some| run.degree("layers").is_multiple_of(*some)).map(|some| run.degree("layers") / some);
-    found.extend(parts.map(|parts| ("vpp", parts)));
+    static COLUMNS: LazyLock<Vec<(&str, Regex)>> =
+        LazyLock::new(|| OPTIONS.iter().map(|(column, names)| (*column, option(names))).collect());
+    static PARTS: LazyLock<Regex> = LazyLock::new(|| option(LAYERS_OF_PARTS));
+    let text = run.notes.to_lowercase();
+    let of_columns = COLUMNS.iter().filter_map(|(column, option)| Some((*column, number(&text, option)?)));
+    // (More ranks than devices are of another run.)
+    let is_of_run = |(column, n): &(&str, u64)| *column == "mbs" || *n <= run.degree("n_devices");
+    let mut found: Vec<(&'static str, u64)> = of_columns.filter(is_of_run).collect();
+    let of = |column: &str| found.iter().find(|(name, _)| *name == column).map(|(_, n)| *n);
+    let (pp, layers) = (run.number("pp").or(of("pp")).unwrap_or(1), run.degree("layers"));
+    let parts = || number(&text, &PARTS).map(|some| some * pp).filter(|some| layers.is_multiple_of(*some));
+    let vpp = of("vpp").or_else(|| parts().map(|some| layers / some)).filter(|_| pp > 1);
+    found.retain(|(column, _)| *column != "vpp");
+    found.extend(vpp.map(|vpp| ("vpp", vpp)));
     found
 }
 
@@ -71,8 +82,8 @@ mod tests {
 
     #[test]
     fn blanks_are_filled_from_options_and_columns_go_before_them() {
-        let notes = "--tensor-model-parallel-size 2, expert_tensor_parallel_size=1, \
-                     --pipeline-model-parallel-size 4, num_layers_per_virtual_pipeline_stage: 3, micro-batch-size 2";
+        let notes = "--tensor-model-parallel-size 2 --expert_tensor_parallel_size=1, \
+                     --pipeline-model-parallel-size 4, num_layers_per_virtual_pipeline_stage: 3; micro-batch-size 2";
         let of = |run: &Run| ["tp", "etp", "pp", "vpp", "ep", "mbs"].map(|column| run.number(column));
         let filled = with_degrees(&run("", "", notes));
         assert_eq!(of(&filled), [Some(2), Some(1), Some(4), Some(4), None, Some(2)]);
@@ -82,7 +93,7 @@ mod tests {
         assert_eq!(heard(&stated)[1], "tp = 8 (its notes say 2)");
     }
 
-    /// Virtual stages are no stages, and experts' ranks no tensor-parallel ones; what is none, or no whole number, is not given.
+    /// Virtual stages are no stages, and options of something else are none of a run's; so is what is no whole number, is more than there are devices, or is said in two ways.
     #[test]
     fn an_option_is_not_a_part_of_another() {
         let of = |notes: &str| {
@@ -90,12 +101,26 @@ mod tests {
             ["tp", "etp", "pp", "vpp", "mbs"].map(|column| filled.number(column))
         };
         let none = [None; 5];
-        assert_eq!(of("virtual_pipeline_model_parallel_size=2"), [None, None, None, Some(2), None]);
+        for notes in [
+            "virtual_pipeline_model_parallel_size=2",
+            "virtual_pipeline_model_parallel_size=None, tensor_model_parallel_size=1.5",
+            "tensor_model_parallel_size=0, hierarchical_context_parallel_sizes 2 4",
+            "eval_micro_batch_size=4; encoder_tensor_model_parallel_size=4; max-local-batch-size 2",
+            "tensor_parallel_size=-2, micro_batch_size=1/2",
+            "micro batch size 4M tokens; local_batch_size=8192 tokens",
+            "tensor_parallel_size=128; tensor parallel size of 8",
+            "tensor_parallel_size=2; tensor-parallel-size 4",
+        ] {
+            assert_eq!(of(notes), none, "{notes}");
+        }
         assert_eq!(of("expert_tensor_parallel_size=4"), [None, Some(4), None, None, None]);
-        assert_eq!(of("virtual_pipeline_model_parallel_size=None, tensor_model_parallel_size=1.5"), none);
-        assert_eq!(of("tensor_model_parallel_size=0, hierarchical_context_parallel_sizes 2 4"), none);
         // 48 layers in 4 stages are no parts of 5.
-        assert_eq!(of("pipeline_model_parallel_size=4, num_layers_per_virtual_pipeline_stage=5")[3], None);
-        assert_eq!(of("train_micro_batch_size_per_gpu=4, per_device_train_batch_size=3")[4], Some(4));
+        assert_eq!(
+            of("pipeline_model_parallel_size=4, num_layers_per_virtual_pipeline_stage=5")[2..4],
+            [Some(4), None]
+        );
+        assert_eq!(of("pipeline_model_parallel_size=4, virtual_pipeline_model_parallel_size=2")[3], Some(2));
+        assert_eq!(of("train_micro_batch_size_per_gpu=4, eval_batch_size=3")[4], Some(4));
+        assert_eq!(of("'local_batch_size': 3, (per_device_train_batch_size=3)")[4], Some(3));
     }
 }

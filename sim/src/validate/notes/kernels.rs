@@ -14,7 +14,7 @@ pub(super) fn graphs(text: &str) -> Option<Graphs> {
     if says(text, "full cuda graph") {
         return Some(Graphs::Whole);
     }
-    if let Some(layers) = said_any(text, &["layer cuda graph", "mcore cuda graph", "enable cuda graph"]) {
+    if let Some(layers) = said_any(text, &["layer cuda graph", "mcore cuda graph"]) {
         return Some(if layers { Graphs::Attention } else { Graphs::Nothing });
     }
     if !said(text, "cuda_graph_impl").or_else(|| said(text, "cuda graph"))? {
@@ -29,31 +29,35 @@ pub(super) fn graphs(text: &str) -> Option<Graphs> {
     }
 }
 
-/// In how many parts a row says that logits are made: torchtitan's number, where none is given. (A loss that has the head's product in its kernel has as many, or more.)
+/// In how many parts a row says that logits are made, which none of its words denies: torchtitan's number, where none is given. (A loss that has the head's product in its kernel has as many, or more.)
 pub(super) fn loss_chunks(text: &str) -> Option<f64> {
-    let stated = ["num vocab tiling", "num_chunks"].iter().find_map(|words| number_of(text, words));
-    let parts = said_any(text, &CHUNKED)?.then(|| stated.filter(|n| *n >= 1.0).unwrap_or(LOSS_CHUNKS));
-    Some(parts.unwrap_or(1.0))
+    let said: Vec<bool> = CHUNKED.iter().filter_map(|words| said(text, words)).collect();
+    let stated = number_of(text, "num_chunks").filter(|n| n.fract() == 0.0 && (1.0..=MOST_CHUNKS).contains(n));
+    (!said.is_empty()).then(|| if said.contains(&false) { 1.0 } else { stated.unwrap_or(LOSS_CHUNKS) })
 }
 
-/// What losses are called that make logits in parts: torchtitan's and torchtune's, Liger's, Apple's, MaxText's, Megatron-Core's.
-const CHUNKED: [&str; 12] = [
+/// What losses are called that make logits in parts: torchtitan's and torchtune's, Liger's, Apple's, Megatron-Core's.
+const CHUNKED: [&str; 13] = [
     "chunkedceloss",
+    "cewithchunkedoutputloss",
     "chunked ce",
     "chunked ce loss",
     "chunked cross entropy",
     "chunked crossentropy",
     "chunked loss",
     "linear cross entropy",
+    "fused linear cross entropy",
     "linearcrossentropy",
     "cut cross entropy",
-    "liger",
-    "num vocab tiling",
     "cross entropy fusion impl linear",
+    "cross entropy fusion impl=linear",
 ];
 
 /// Parts where no number is given: torchtitan's `ChunkedCELoss` and torchtune's `CEWithChunkedOutputLoss` have eight.
 const LOSS_CHUNKS: f64 = 8.0;
+
+/// More are no parts of a micro-batch.
+const MOST_CHUNKS: f64 = 4096.0;
 
 /// The attention that a row names, else its system's: scores in memory, one of FlashAttention's releases, or the device's newest. A name without a release says no more than that scores are not in memory.
 pub(super) fn attention(text: &str, framework: &Framework) -> AttentionName {
