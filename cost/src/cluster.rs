@@ -470,7 +470,7 @@ impl Cluster {
         self.domain(0)
     }
 
-    /// Is this what a measured run calls the device? Upper and lower case are the same; spaces, hyphens and brackets do not count, nor does a remark in brackets without a number, unless it is
+    /// Is this what a measured run calls the device? Upper and lower case are the same; what stands between words does not count, nor does a remark in brackets without a number, unless it is
     /// of another board.
     pub fn is_called(&self, device: &str) -> bool {
         let is_name = |called: &str| self.names().any(|name| plain(name) == plain(called));
@@ -509,7 +509,8 @@ const BESIDE: [&str; 20] = [
 /// A device's name as names are compared: `NVIDIA A100-SXM4-80GB` is an `A100-80G`, `TPU v5p-128` (cores of a slice) a `TPU v5p`.
 fn plain(name: &str) -> String {
     let name = name.to_lowercase();
-    let words = name.split([' ', '-', '_', '(', ')', ',']).filter(|word| !word.is_empty() && !BESIDE.contains(word));
+    let words = name.split(|c: char| !c.is_alphanumeric() && c != '.');
+    let words = words.filter(|word| !word.is_empty() && !BESIDE.contains(word));
     let is_slice = |word: &str| word.bytes().all(|b| b.is_ascii_digit());
     let is_tpu = name.contains("tpu") || words.clone().next().is_some_and(|word| TPU.contains(&word));
     let all: String = words.filter(|word| !is_tpu || !is_slice(word)).collect();

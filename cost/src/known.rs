@@ -69,6 +69,7 @@ mod tests {
             "Ascend 910B (Atlas A2)",
             "H100 (SXM5)",
             "A100 (40 GB)",
+            "A100 [40GB]",
             "A100 (80GB, NVLink)",
             "H100-96G (HBM2e, 500 W)",
             "H200 (141GB)",
@@ -89,6 +90,9 @@ mod tests {
             let mut called = clusters.iter().filter(|cluster| cluster.is_called(name));
             assert!(called.next().is_some_and(|cluster| cluster.is_called(of)) && called.next().is_none(), "{name}");
         }
-        assert!(clusters.iter().all(|cluster| !cluster.is_called("H100 PCIe") && !cluster.is_called("H100 40GB")));
+        for another in ["H100 PCIe", "H100 (PCIe)", "H100 (NVL)", "H100 40GB", "H100 (40 GB)", "H100 (500 W)", "(SXM5)"]
+        {
+            assert!(clusters.iter().all(|cluster| !cluster.is_called(another)), "{another}");
+        }
     }
 }

@@ -545,6 +545,9 @@ mod tests {
         assert_eq!(find(&known, "NeMo AutoModel; torch.compile").name, "megatron-core");
         assert_eq!(find(&known, "a system; torch.compile").name, "pytorch-compile");
         assert_eq!(find(&known, "a system; torch.compile=False").name, "eager");
+        let compiled = ["a system; compile_model=true", "a system; Compiler Thunder", "a system; nvFuser"];
+        assert_eq!(compiled.map(|text| find(&known, text).name), ["pytorch-compile"; 3]);
+        assert_eq!(find(&known, "an extension of Thunder; Eager").name, "eager");
         // The same library, by its own script, by recipes, and by recipes whose experts have as many rows in every step.
         let of = |text: &str| find(&known, text);
         let [script, recipe] = [of("MoE Parallel Folding (2504.14960); token-drop"), of("Megatron-Bridge; dropless")];
@@ -575,6 +578,8 @@ mod tests {
             "name = \"ours\"",
             "name = \"nanotron\"\nvector_passes = nan",
             "name = \"nanotron\"\nzero = 9",
+            "name = \"nanotron\"\nloss_chunks = 0",
+            "name = \"nanotron\"\nloss_chunks = nan",
         ] {
             assert!(known_with(&format!("[[framework]]\n{wrong}\n")).is_err(), "{wrong}");
         }

@@ -8,7 +8,7 @@ use crate::kept::{
 use crate::kind::Kind;
 use crate::live::live;
 use crate::lower::{Recompute, RoleOps, again};
-use forebay_plan::{Phase, Plan, Program, Role};
+use forebay_plan::{DType, Phase, Plan, Program, Role};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
@@ -283,16 +283,13 @@ fn saved(program: &Program) -> f64 {
 /// Bytes that each logit takes more than in our plan, while a program runs that has logits. Ours keeps them, in half precision, and while it goes backward their gradient; made in parts,
 /// all that one takes is there for one part of them at a time.
 fn loss_bytes(program: &Program, framework: &Framework) -> f64 {
-    let planned = match &program.name {
-        name if !name.contains("epilogue.") => return 0.0,
-        name if name.contains(".backward") => 2.0 * HALF,
-        _ => HALF,
-    };
+    if !program.name.contains("epilogue.") {
+        return 0.0;
+    }
+    let kept = DType::Bf16.bytes() as f64;
+    let planned = if program.name.contains(".backward") { 2.0 * kept } else { kept };
     (planned + framework.loss_bytes) / framework.loss_chunks - planned
 }
-
-/// Bytes of an element in half precision.
-const HALF: f64 = 2.0;
 
 /// Logits of a micro-batch on a rank of the last stage; none on others.
 fn logits(plan: &Plan, role: &Role) -> f64 {

@@ -96,6 +96,23 @@ fn words_that_change_nothing_are_told() {
     assert_eq!(of_table(&json).rows[0].unread, ["loss fusion", "NUMA"]);
 }
 
+/// Degrees that are blank are those of options in notes, which is told; those that are not are as their columns say.
+#[test]
+fn blank_degrees_are_those_of_options() {
+    let notes = "--tensor-model-parallel-size 2 --micro-batch-size 2, exp_avg_dtype=bf16";
+    let table = format!(
+        "id,source,layers,hidden,ffn_hidden,heads,vocab,seq_len,device,n_devices,tp,mbs,gbs,recompute,step_time_s,notes_config\n\
+         a,NeMo,2,2048,8192,16,32000,2048,H100,8,,,16,none,1,\"{notes}\"\n\
+         b,NeMo,2,2048,8192,16,32000,2048,H100,8,4,1,16,none,1,\"{notes}\"\n"
+    );
+    let rows = of_table(&table).rows;
+    assert!(rows[0].strategy.contains("dp=4,tp=2") && rows[0].strategy.contains("mbs=2"), "{}", rows[0].strategy);
+    assert!(rows[1].strategy.contains("dp=2,tp=4") && rows[1].strategy.contains("mbs=1"), "{}", rows[1].strategy);
+    assert_eq!(rows[0].heard, ["tp = 2", "mbs = 2", "moments = bf16"]);
+    assert_eq!(rows[1].heard[..2], ["tp = 4 (its notes say 2)", "mbs = 1 (its notes say 2)"]);
+    assert!(rows.iter().all(|row| row.unread.is_empty()));
+}
+
 /// Documents that rows are packed with are as long as rows where nobody says how long, and that is told; attention stays within shorter ones.
 #[test]
 fn documents_are_as_long_as_rows_unless_notes_say_so() {

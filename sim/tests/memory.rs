@@ -185,3 +185,20 @@ fn losses_in_parts_have_a_part_of_the_logits() {
     let saved = peak("max_memory_allocated") - peak("max_memory_allocated; ChunkedCELoss num_chunks=2");
     assert!((saved / (7.0 * logits) - 1.0).abs() < 0.001, "{saved} GB of {logits}");
 }
+
+/// Moments in bf16 are half as many bytes, four of each parameter less; masters that are the halves which copies lack two less.
+#[test]
+fn the_optimizers_state_is_kept_as_notes_say() {
+    let state = |notes: &str| {
+        let table = format!(
+            "id,source,layers,hidden,ffn_hidden,heads,vocab,seq_len,device,n_devices,mbs,gbs,precision,recompute,step_time_s,notes_config\n\
+             a,NeMo,4,2048,8192,16,32768,1024,H100,1,1,1,BF16,none,1,\"{notes}\"\n"
+        );
+        let stage = &rows(&table)[0].report.memory_bytes[0];
+        [stage.weights, stage.optimizer]
+    };
+    let [usual, moments, masters] = ["", "exp_avg_dtype=bf16", "reuse-fp32-param"].map(state);
+    let parameters = usual[1] / 8.0;
+    assert_eq!(moments, [usual[0], usual[1] - 4.0 * parameters]);
+    assert_eq!(masters, [usual[0] - 2.0 * parameters, usual[1]]);
+}

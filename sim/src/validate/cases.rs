@@ -512,6 +512,19 @@ a,Mixture,8,512,2048,1024,8,2,8,8,64,32000,512,H100,8,8,1,4,2,2,2,1,96,BF16,none
     }
 
     /// What a model is called does not matter, and where its layers are does not.
+    /// What begins a device's name is meant, then what is the same chip, then what is written alike.
+    #[test]
+    fn devices_that_are_not_known_are_asked_back() {
+        let clusters = forebay_cost::known::clusters();
+        let meant = |device: &str| {
+            let told = no_cluster(device, &clusters);
+            let (_, rest) = told.split_once("did you mean `").unwrap_or_default();
+            rest.split('`').next().unwrap_or_default().to_string()
+        };
+        let devices = ["H100-96G", "H100 (64 GB)", "GH200-69G", "MI350", "a system"];
+        assert_eq!(devices.map(meant), ["H100-96G-500W", "H100", "GH200-96G", "MI350X", ""]);
+    }
+
     #[test]
     fn sweeps_are_of_one_architecture() {
         let row = |name: &str, rest: &str| RUN.replace("Mixture", name).replace("H100,8,8,1,4", rest);

@@ -236,7 +236,7 @@ pub fn heard(run: &Run, profile: &Framework) -> Vec<String> {
     let shared = said_zero(run, profile).filter(|_| run.number("zero").is_none());
     heard.extend(shared.map(|stage| format!("zero = {stage}")));
     heard.extend(sharing_ranks(run, profile).ok().flatten().map(|ranks| format!("hsdp = {ranks}")));
-    heard.extend(state::heard(&text));
+    heard.extend(state::heard(&text, zero(run, profile)));
     heard.extend(shares.map(|shares| format!("sp = {}", u8::from(shares))));
     heard.extend(context(run).map(|way| format!("cp_algo = {}", way.name())));
     heard.extend(schedule(run).map(|kind| format!("schedule = {}", kind.name())));
@@ -304,8 +304,10 @@ mod tests {
             "chunked cross entropy",
             "liger_fused_linear_cross_entropy=True",
             "fused linear cross-entropy; num_chunks=0",
+            "chunked loss; num_chunks=1.5",
+            "chunked loss; num_chunks=5000",
         ];
-        assert_eq!(notes.map(parts), [4.0, 8.0, 8.0, 8.0]);
+        assert_eq!(notes.map(parts), [4.0, 8.0, 8.0, 8.0, 8.0, 8.0]);
         let whole = [
             "",
             "no chunked loss",

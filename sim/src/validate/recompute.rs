@@ -132,7 +132,8 @@ fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
         // MindFormers' select_recompute: activations and multiplications between products.
         return Some(Recompute { layers, parts: parts_of(&[(Kind::Vector, 0.5)]) });
     }
-    if text.starts_with("partial list") || is_of_stages(run, text, &layers) {
+    let partial = || text.starts_with("partial list").then(|| layers.clone());
+    if let Some(layers) = of_stages(run, text).or_else(partial) {
         return Some(Recompute { layers, ..Recompute::full() });
     }
     if ["but attention", "except attention"].iter().any(|words| text.contains(words)) {
@@ -185,13 +186,13 @@ fn stated_recompute(run: &Run, text: &str) -> Option<Recompute> {
     (!parts.is_empty()).then(|| Recompute { parts: parts_of(&parts), layers: vec![] })
 }
 
-/// Is it a list of layers, one number for each stage (MindFormers' `recompute: [3, 0]`)?
-fn is_of_stages(run: &Run, text: &str, layers: &[u32]) -> bool {
+/// A list of layers, one number for each stage (MindFormers' `recompute: [3, 0]`).
+fn of_stages(run: &Run, text: &str) -> Option<Vec<u32>> {
     static LIST: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"^(?:recompute )?\[ *\d+(?: *, *\d+)* *\]").expect("the pattern is right"));
+    let layers = numbers(LIST.find(text)?.as_str());
     let all: u64 = layers.iter().map(|n| u64::from(*n)).sum();
-    let list = LIST.find(text).map_or(0, |found| found.as_str().matches(',').count() as u64 + 1);
-    list == run.degree("pp") && layers.len() as u64 == list && all <= run.degree("layers")
+    (layers.len() as u64 == run.degree("pp") && all <= run.degree("layers")).then_some(layers)
 }
 
 /// The part of the work between products that norms and activations are.
@@ -375,7 +376,7 @@ mod tests {
             ("selective: RMSNorm", "selective: layernorm"),
             ("recompute-activation-function", "selective: act"),
             ("selective: compute-intensive ops saved", "selective (op)"),
-            ("recompute [3, 0, 1, 2] (layers of stages)", "partial list [3, 0, 1, 2]"),
+            ("recompute [3, 0, 1, 2] (layers of 4 stages)", "partial list [3, 0, 1, 2]"),
             ("[core_attn, norm]", "selective: core_attn, norm"),
             ("selective: act, recompute-activation-function", "selective: act"),
         ] {

@@ -4,7 +4,7 @@ use super::super::runs::Run;
 use regex_lite::Regex;
 use std::sync::LazyLock;
 
-/// The options of columns: words that hyphens, underscores or spaces join.
+/// The options of columns, whose words hyphens or underscores join.
 const OPTIONS: [(&str, &str); 7] = [
     ("etp", "expert tensor (?:model )?parallel size|expert tensor parallel degree"),
     ("tp", "tensor (?:model )?parallel size|tensor parallel degree"),
@@ -18,12 +18,13 @@ const OPTIONS: [(&str, &str); 7] = [
 /// What parts of a stage have of its layers (Megatron-LM).
 const LAYERS_OF_PARTS: &str = "num layers per virtual pipeline stage";
 
-/// An option and a whole number. It is not a part of a longer name (`eval_micro_batch_size`), and nothing is behind the number that would make it another (`2M`, `1/2`, `4 tokens`).
+/// An option and a whole number. It is not a part of a longer name (`eval_micro_batch_size`, `validation.local_batch_size`), and behind the number the notes end, or another option or part begins:
+/// `2M`, `1/2` and `4 tokens` are other numbers.
 fn option(names: &str) -> Regex {
-    let names = names.replace(' ', "[-_ ]");
-    let pattern = format!(
-        r#"(?:^|[^-_\w]|[^-_\w]-{{1,2}}|^-{{1,2}})(?:{names})["']?(?: ?[=:] ?| )["']?(\d{{1,6}})["']?(?:$|[,;)\]}}]| *(?:$|[-,;)\]}}])| (?:and|with|[-a-z]+_))"#
-    );
+    let names = names.replace(' ', "[-_]");
+    let before = r"(?:^|[^-_.\w])-{0,2}(?:(?:train|training|parallelism|model|strategy)\.)?";
+    let behind = r"(?: *(?:$|[,;)\]}])| +(?:-|and\b|with\b|[a-z]+_))";
+    let pattern = format!(r#"{before}(?:{names})["']?(?: ?[=:] ?| )["']?(\d{{1,6}})["']?{behind}"#);
     Regex::new(&pattern).expect("the pattern is right")
 }
 
@@ -108,8 +109,9 @@ mod tests {
             "eval_micro_batch_size=4; encoder_tensor_model_parallel_size=4; max-local-batch-size 2",
             "tensor_parallel_size=-2, micro_batch_size=1/2",
             "micro batch size 4M tokens; local_batch_size=8192 tokens",
-            "tensor_parallel_size=128; tensor parallel size of 8",
-            "tensor_parallel_size=2; tensor-parallel-size 4",
+            "virtual pipeline parallel size 2, expert tensor parallel size 4",
+            "tensor_parallel_size=128; tensor parallel size of 8; validation.local_batch_size=4",
+            "tensor_parallel_size=2; tensor-parallel-size 4; micro_batch_size=4-8",
         ] {
             assert_eq!(of(notes), none, "{notes}");
         }
@@ -121,6 +123,6 @@ mod tests {
         );
         assert_eq!(of("pipeline_model_parallel_size=4, virtual_pipeline_model_parallel_size=2")[3], Some(2));
         assert_eq!(of("train_micro_batch_size_per_gpu=4, eval_batch_size=3")[4], Some(4));
-        assert_eq!(of("'local_batch_size': 3, (per_device_train_batch_size=3)")[4], Some(3));
+        assert_eq!(of("'local_batch_size': 3, (training.local_batch_size=3)")[4], Some(3));
     }
 }

@@ -19,12 +19,12 @@ pub fn with_state(text: &str, strategy: Strategy) -> Strategy {
     Strategy { moments, master_weights, ..strategy }
 }
 
-/// What was made of it, for those who wrote the words.
-pub(super) fn heard(text: &str) -> Vec<String> {
-    let (silent, stated) = (Strategy::default(), with_state(text, Strategy::default()));
-    let moments = (stated.moments != silent.moments).then(|| "moments = bf16".to_string());
-    let masters = (stated.master_weights != silent.master_weights).then(|| "master_weights = split".to_string());
-    moments.into_iter().chain(masters).collect()
+/// What was made of it at a level of ZeRO, for those who wrote the words.
+pub(super) fn heard(text: &str, zero: u32) -> Vec<String> {
+    let Strategy { moments, master_weights, .. } = with_state(text, Strategy { zero, ..Strategy::default() });
+    let of_moments = (moments == Moments::Bf16).then(|| "moments = bf16".to_string());
+    let of_masters = (master_weights == MasterWeights::Split).then(|| "master_weights = split".to_string());
+    of_moments.into_iter().chain(of_masters).collect()
 }
 
 #[cfg(test)]
@@ -44,7 +44,8 @@ mod tests {
         assert_eq!(of("use-distributed-optimizer, reuse-fp32-param", 1), (Moments::Full, MasterWeights::Split));
         assert_eq!((of("reuse-fp32-param", 3), of("no reuse-fp32-param", 1)), (usual, usual));
         assert_eq!(of("reuse-fp32-param; moments in bf16", 1), half);
-        assert_eq!(heard("exp_avg_dtype=bf16"), ["moments = bf16"]);
-        assert_eq!(heard("reuse_fp32_param"), ["master_weights = split"]);
+        assert_eq!(heard("exp_avg_dtype=bf16", 1), ["moments = bf16"]);
+        assert_eq!(heard("reuse_fp32_param", 1), ["master_weights = split"]);
+        assert_eq!(heard("reuse_fp32_param", 3), [""; 0]);
     }
 }
