@@ -494,7 +494,7 @@ fn without_remark(name: &str) -> Option<&str> {
     let remark = remark.to_lowercase();
     let mut words = remark.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     let tells_apart = |word: &str| word.starts_with(|c: char| c.is_ascii_digit()) || BOARDS.contains(&word);
-    (!words.any(tells_apart) && !device.trim().is_empty()).then(|| device.trim())
+    (!words.any(tells_apart)).then(|| device.trim())
 }
 
 /// Boards on which a chip is another device.

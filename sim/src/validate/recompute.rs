@@ -290,15 +290,20 @@ mod tests {
         assert_eq!((none.map(part), part("full, not remat_policy=minimal")), ([0.0; 2], 1.0));
     }
 
+    /// What words say of a run of 32 layers in four stages; none where they say nothing.
+    fn of(words: &str) -> Option<Result<Recompute, String>> {
+        let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,pp,gbs,step_time_s,recompute";
+        let table = format!("{columns}\n32,8,8,1,1,H100,4,4,1,1,\"{words}\"\n");
+        let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
+        recompute_is_stated(&run).then(|| recompute(&run))
+    }
+
+    fn known(words: &str) -> Recompute {
+        of(words).unwrap_or_else(|| panic!("`{words}` is blank")).expect("it is known")
+    }
+
     #[test]
     fn words_of_recomputation_are_read() {
-        let of = |words: &str| {
-            let columns = "layers,hidden,heads,vocab,seq_len,device,n_devices,pp,gbs,step_time_s,recompute";
-            let table = format!("{columns}\n32,8,8,1,1,H100,4,4,1,1,\"{words}\"\n");
-            let run = super::super::runs::read(&table).expect("a table").runs.remove(0);
-            recompute_is_stated(&run).then(|| recompute(&run))
-        };
-        let known = |words: &str| of(words).unwrap_or_else(|| panic!("`{words}` is blank")).expect("it is known");
         for words in [
             "full",
             "True",
@@ -349,6 +354,10 @@ mod tests {
             .map(of_options),
             [Some(Recompute::full()), Some(Recompute::default()), Some(Recompute::default()), None]
         );
+    }
+
+    #[test]
+    fn systems_have_words_of_their_own() {
         for (words, as_much_as) in [
             ("recompute=True", "full"),
             ("recompute: none", "none"),
